@@ -1,9 +1,11 @@
-"""Measure an audit that finds no difference, next to Spark scanning all columns of the two Cassandra tables that the audit reads.
+"""Measure an audit that finds no difference, next to Spark scanning all columns of the two Cassandra tables
+that the audit reads.
 
     bench/audit                       4 million tag rows, three rounds
     bench/audit --rounds 1 --rows 100000
 
-Each measurement is a whole process, including Spark's start. Starts its own stack under build/bench and stops it.
+Each measurement is a whole process, including Spark's start. Starts its own stack under build/bench and stops
+it.
 """
 
 import argparse
@@ -21,13 +23,16 @@ SCAN = (
     "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import session; "
     "from tagmill.spark.connector import table;"
     "spark = session(Settings.load(sys.argv[1]));"
-    "[table(spark, sys.argv[2], name).write.format('noop').mode('overwrite').save() for name in ('messages', 'tag_views')]"
+    "[table(spark, sys.argv[2], name).write.format('noop').mode('overwrite').save() for name in "
+    "('messages', 'tag_views')]"
 )
 
 
 def main() -> None:
     """Run the rounds and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -44,7 +49,9 @@ def main() -> None:
             scans.append(measure([sys.executable, "-c", SCAN, str(config), keyspace]))
             audits.append(measure([*tagmill, "audit", "-p", "bench", "--json"]))
             report = json.loads(audits[-1].output.splitlines()[-1])
-            found = {line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]}
+            found = {
+                line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]
+            }
             if set(found.values()) != {(args.rows // 4,) * 3}:
                 raise RuntimeError(f"the audit saw {found}")
         _print(args.rows, {"audit": audits, SCANS: scans})
@@ -61,7 +68,10 @@ def _print(rows: int, runs: dict[str, list[Measured]]) -> None:
     ]
     print("\n| rows | what | median s | tag rows/s | peak RSS MiB | ratio |\n|---|---|---|---|---|---|")
     for what, seconds, peak, ratio in medians(results, SCANS):
-        print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |", flush=True)
+        print(
+            f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Write rows for benchmarks with Spark, in partition order: 4 tags, 48 hours, 5000 persistence ids, 200 bytes of payload.
+"""Write rows for benchmarks with Spark, in partition order: 4 tags, 48 hours, 5000 persistence ids, 200 bytes
+of payload.
 
-The rows are those of tag_views as an application writes it, or of messages of an application with events-by-tag off.
+The rows are those of tag_views as an application writes it, or of messages of an application with
+events-by-tag off.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,7 +27,9 @@ WRITE = {
 
 
 def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
-    """Return tag_views rows: rows // TAGS per tag, spread evenly over the hours, with gapless numbers per tag and persistence_id."""
+    """Return tag_views rows: rows // TAGS per tag, spread evenly over the hours, with gapless numbers per tag
+    and persistence_id.
+    """
     per_tag = rows // TAGS
     step = HOURS * HOUR_TICKS // per_tag
     keys = spark.range(0, TAGS * HOURS, 1, TAGS * HOURS).select(
@@ -40,7 +44,9 @@ def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
         F.concat(F.lit("tag-"), F.col("t")).alias("tag_name"),
         (F.lit(FIRST_HOUR_MS) + F.col("h") * 3_600_000).alias("timebucket"),
         _time_uuid(F.lit(base) + F.col("k") * step, F.col("k")).alias("timestamp"),
-        F.concat(F.lit("p-"), F.lpad((F.col("k") % PERSISTENCE_IDS).cast("string"), 6, "0")).alias("persistence_id"),
+        F.concat(F.lit("p-"), F.lpad((F.col("k") % PERSISTENCE_IDS).cast("string"), 6, "0")).alias(
+            "persistence_id"
+        ),
         number.alias("tag_pid_sequence_nr"),
         number.alias("sequence_nr"),
         _payload("k", "t").alias("event"),
@@ -51,13 +57,17 @@ def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
     )
 
 
-def messages(spark: SparkSession, persistence_ids: int, first: int, last: int, *, of: int, name: str = "p-") -> DataFrame:
+def messages(
+    spark: SparkSession, persistence_ids: int, first: int, last: int, *, of: int, name: str = "p-"
+) -> DataFrame:
     """Return messages rows: sequence_nrs `first` to `last` of each persistence_id.
 
     Their timestamps are spaced so that `of` sequence_nrs of each persistence_id fill the 48 hours.
     """
     step = HOURS * HOUR_TICKS // (persistence_ids * of)
-    owners = spark.range(0, persistence_ids, 1, max(4, persistence_ids // 500)).withColumnRenamed("id", "owner")
+    owners = spark.range(0, persistence_ids, 1, max(4, persistence_ids // 500)).withColumnRenamed(
+        "id", "owner"
+    )
     events = owners.select("owner", F.explode(F.sequence(F.lit(first), F.lit(last))).alias("nr"))
     index = (F.col("nr") - 1) * persistence_ids + F.col("owner")
     tags = F.array(*[F.concat(F.lit("tag-"), ((F.col("nr") + k) % TAGS).cast("string")) for k in (0, 1)])
@@ -88,7 +98,9 @@ def write(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> 
 
 
 def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
-    """Create the journal's tables and write tag_views and messages; each persistence_id has events of one tag only."""
+    """Create the journal's tables and write tag_views and messages; each persistence_id has events of one tag
+    only.
+    """
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
     view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))

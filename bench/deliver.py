@@ -1,8 +1,9 @@
-"""Measure a delivery from tag_views to verified in ClickHouse, next to (a) the limit and (b) the plugin's own currentEventsByTag.
+"""Measure a delivery from tag_views to verified in ClickHouse, next to (a) the limit and (b) the plugin's own
+currentEventsByTag.
 
-    bench/deliver                     everything: 1 and 4 million rows, three rounds (about 30 minutes on 2 cores)
-    bench/deliver --rounds 1 --rows 1000000
-    PEER=/path/to/peer.sh bench/deliver      with (b): a program on the real plugin that reads events by tag
+    bench/deliver                     everything: 1 and 4 million rows, three rounds (about 30 minutes on 2
+    cores) bench/deliver --rounds 1 --rows 1000000 PEER=/path/to/peer.sh bench/deliver      with (b): a
+    program on the real plugin that reads events by tag
 
 Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/deliver.json.
 """
@@ -24,13 +25,16 @@ from bench.measure import Measured, measure, medians
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19342, "clickhouse": 18323}
-# Cassandra's Java heap; its memtables get a quarter of it. With 1 GiB, a node under load mostly collects garbage and compacts.
+# Cassandra's Java heap; its memtables get a quarter of it. With 1 GiB, a node under load mostly collects
+# garbage and compacts.
 HEAP = "4g"
 
 
 def main() -> None:
     """Run the rounds and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 4_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="keep the stack's data for another call")
@@ -51,7 +55,9 @@ def main() -> None:
 
 
 def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra", "clickhouse")) -> Any:
-    """Start the servers in the benchmarks' own folder, Cassandra with a heap fit for a node under load, and return their stack."""
+    """Start the servers in the benchmarks' own folder, Cassandra with a heap fit for a node under load, and
+    return their stack.
+    """
     from local import layout
     from local.stack import Stack
 
@@ -62,13 +68,16 @@ def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra",
 
 
 def config_of(keyspace: str, name: str) -> Path:
-    """Write the configuration of one pipeline over a keyspace of bench.data and return its path; `name` names its table and ledger."""
+    """Write the configuration of one pipeline over a keyspace of bench.data and return its path; `name` names
+    its table and ledger.
+    """
     file = HOME / f"{name}.toml"
     tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = '
+        f'"{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
         f'[pipelines.bench]\nkeyspace = "{keyspace}"\nbucket_size = "Hour"\ntags = {tags}\n'
         f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\n',
@@ -78,9 +87,12 @@ def config_of(keyspace: str, name: str) -> Path:
 
 
 def written(config: Path, keyspace: str, rows: int, by: str) -> None:
-    """Write the data with function `by` of bench.data in a separate process, then wait 30 s for compaction."""
+    """Write the data with function `by` of bench.data in a separate process, then wait 30 s for
+    compaction.
+    """
     code = (
-        "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import session; from bench import data;"
+        "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import "
+        "session; from bench import data;"
         f"s = Settings.load(sys.argv[1]); data.{by}(s, session(s), sys.argv[2], int(sys.argv[3]))"
     )
     begun = time.monotonic()
@@ -99,7 +111,9 @@ def _round(rows: int, round_: int) -> list[dict[str, Any]]:
     tagmill = [str(Path(sys.executable).with_name("tagmill")), "--config", str(config)]
     subprocess.run([*tagmill, "schema", "apply"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     ours = measure([*tagmill, "--verbose", "run", "deliver", "-p", "bench"])
-    checked = json.loads(subprocess.run([*tagmill, "check", "--json"], check=True, capture_output=True, text=True).stdout)  # noqa: S603
+    checked = json.loads(
+        subprocess.run([*tagmill, "check", "--json"], check=True, capture_output=True, text=True).stdout
+    )  # noqa: S603
     arrived = sum(line["clickhouse_rows"] for line in checked)
     if arrived != rows:
         raise RuntimeError(f"{arrived} rows arrived of {rows}")
@@ -108,22 +122,39 @@ def _round(rows: int, round_: int) -> list[dict[str, Any]]:
     lines = [_line("delivery", ours, rows), _line("(a) limit", limit, rows)]
     if peer := os.environ.get("PEER"):
         tags = [part for t in range(data.TAGS) for part in ("--tag", f"tag-{t}")]
-        command = [peer, "read", "--keyspace", f"bench_{rows}", "--port", str(PORTS["cassandra"]), "--bucket", "Hour"]
+        command = [
+            peer,
+            "read",
+            "--keyspace",
+            f"bench_{rows}",
+            "--port",
+            str(PORTS["cassandra"]),
+            "--bucket",
+            "Hour",
+        ]
         lines.append(
-            _line("(b) plugin", measure([*command, "--first-bucket", "20260101T00:00", *tags, "--out", os.devnull]), rows)
+            _line(
+                "(b) plugin",
+                measure([*command, "--first-bucket", "20260101T00:00", *tags, "--out", os.devnull]),
+                rows,
+            )
         )
     return lines
 
 
 def _line(what: str, measured: Measured, rows: int) -> dict[str, Any]:
     print(
-        f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak {measured.peak_mib:,.0f} MiB",
+        f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak "
+        f"{measured.peak_mib:,.0f} MiB",
         flush=True,
     )
     return {
-        "what": what, "seconds": measured.seconds, "rows_per_second": rows / measured.seconds, "peak_mib": measured.peak_mib,
+        "what": what,
+        "seconds": measured.seconds,
+        "rows_per_second": rows / measured.seconds,
+        "peak_mib": measured.peak_mib,
         "output": measured.output[-4000:],
-    }  # fmt: skip
+    }
 
 
 def _print(results: list[dict[str, Any]]) -> None:
@@ -131,7 +162,9 @@ def _print(results: list[dict[str, Any]]) -> None:
     for rows in sorted({r["rows"] for r in results}):
         here = [r for r in results if r["rows"] == rows]
         for what, seconds, peak, ratio in medians(here, "(a) limit"):
-            print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+            print(
+                f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ def main(rounds: int = 3) -> None:
     """Trigger the DAG `rounds` times, one run after the other, and print a table."""
     airflow = Stack(layout.resolve()).airflow
     api, walls = airflow.api(), []
-    print("| round | queued s | plan s | in all s | tasks that ran | JVMs started |\n|---|---|---|---|---|---|")
+    print(
+        "| round | queued s | plan s | in all s | tasks that ran | JVMs started |\n|---|---|---|---|---|---|"
+    )
     for round_ in range(1, rounds + 1):
         begun, started = time.monotonic(), set[int]()
         run = api.trigger(DAG)
@@ -31,9 +33,12 @@ def main(rounds: int = 3) -> None:
         walls.append(time.monotonic() - begun)
         ran = {task["task_id"]: task for task in api.tasks(DAG, run) if task["state"] == "success"}
         plan = ran["plan"]
-        queued = (datetime.fromisoformat(plan["start_date"]) - datetime.fromisoformat(plan["queued_when"])).total_seconds()
+        queued = (
+            datetime.fromisoformat(plan["start_date"]) - datetime.fromisoformat(plan["queued_when"])
+        ).total_seconds()
         print(
-            f"| {round_} | {queued:.1f} | {plan['duration']:.1f} | {walls[-1]:.1f} | {', '.join(ran)} ({state}) | {len(started)} |"
+            f"| {round_} | {queued:.1f} | {plan['duration']:.1f} | {walls[-1]:.1f} | {', '.join(ran)} "
+            f"({state}) | {len(started)} |"
         )
     print(f"\nmedian {statistics.median(walls):.1f} s")
 

@@ -27,20 +27,36 @@ def produce(settings: Settings, events: str) -> None:
     """Create the ledger, and a topic of appends and marks."""
     with Cassandra(settings.cassandra) as cassandra:
         options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-        for statement in statements("cassandra", {"ledger": settings.cassandra.ledger_keyspace, "replication": options}):
+        for statement in statements(
+            "cassandra", {"ledger": settings.cassandra.ledger_keyspace, "replication": options}
+        ):
             cassandra.execute(statement)
     servers = {"bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
         made.result(30)
-    producer, choice, last = Producer({**servers, "linger.ms": 50}), random.Random(1), defaultdict[int, int](int)  # noqa: S311
+    producer, choice, last = (
+        Producer({**servers, "linger.ms": 50}),
+        random.Random(1),
+        defaultdict[int, int](int),
+    )  # noqa: S311
     for number in range(int(events) // AT_ONCE):
         one = choice.randrange(IDS)
         first = last[one] + 1
         last[one] += AT_ONCE
         payload = base64.b64encode(choice.randbytes(140)).decode()
-        value = {"events": [{"seqNr": n, "tags": ["t"], "payload": {"id": one, "data": payload}} for n in (first, first + 1)]}
-        _send(producer, one, json.dumps(value), {"append": {"range": {"from": first, "to": first + 1}, "payloadType": "json"}})
+        value = {
+            "events": [
+                {"seqNr": n, "tags": ["t"], "payload": {"id": one, "data": payload}}
+                for n in (first, first + 1)
+            ]
+        }
+        _send(
+            producer,
+            one,
+            json.dumps(value),
+            {"append": {"range": {"from": first, "to": first + 1}, "payloadType": "json"}},
+        )
         if number % MARK_EVERY == 0:
             _send(producer, one, None, {"mark": {"id": str(number)}})
     producer.flush()
@@ -74,7 +90,11 @@ def empty(settings: Settings) -> None:
 def write(settings: Settings, folder: str, how: str) -> None:
     """Write the ready-made rows with the connector: in our batches (`tuned`) or with its default settings."""
     rows = session(settings).read.parquet(folder)
-    options = {"keyspace": settings.kafka_journal("bench").keyspace, "table": "journal", **(BATCHES if how == "tuned" else {})}
+    options = {
+        "keyspace": settings.kafka_journal("bench").keyspace,
+        "table": "journal",
+        **(BATCHES if how == "tuned" else {}),
+    }
     rows.write.format(CASSANDRA).options(**options).mode("append").save()
 
 

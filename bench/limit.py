@@ -1,7 +1,8 @@
-"""Measure the limit of a delivery: scan the same partitions and columns into Parquet with the same codec, and insert the files.
+"""Measure the limit of a delivery: scan the same partitions and columns into Parquet with the same codec, and
+insert the files.
 
-The limit does without plan, continuity, gate, checksums, ledger and verification, and inserts into one table without projections.
-It runs in a process of its own: python -m bench.limit CONFIG PIPELINE FOLDER
+The limit does without plan, continuity, gate, checksums, ledger and verification, and inserts into one table
+without projections. It runs in a process of its own: python -m bench.limit CONFIG PIPELINE FOLDER
 """
 
 import sys
@@ -20,7 +21,13 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
 from tagmill.spark.connector import table
 from tagmill.spark.session import session
 
-TYPES = {"text": "String", "bigint": "Int64", "timeuuid": "String", "int": "Nullable(Int32)", "blob": "String"}
+TYPES = {
+    "text": "String",
+    "bigint": "Int64",
+    "timeuuid": "String",
+    "int": "Nullable(Int32)",
+    "blob": "String",
+}
 BUCKETS_A_FILE = 12
 
 
@@ -42,19 +49,26 @@ def main(config: str, pipeline: str, folder: str) -> None:
     scanned = time.monotonic()
     target = f"{chosen.destination}_limit"
     columns = ", ".join(
-        f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}" for name, kind in VIEW_COLUMNS.items()
+        f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}"
+        for name, kind in VIEW_COLUMNS.items()
     )
     client = _client(settings)
     client.command(f"DROP TABLE IF EXISTS {target} SYNC")
-    client.command(f"CREATE TABLE {target} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, sequence_nr)")
+    client.command(
+        f"CREATE TABLE {target} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, "
+        "sequence_nr)"
+    )
 
     def insert(file: Path) -> None:
-        _client(settings).raw_insert(target, insert_block=file.read_bytes(), fmt="Parquet", settings=INSERT_SETTINGS)
+        _client(settings).raw_insert(
+            target, insert_block=file.read_bytes(), fmt="Parquet", settings=INSERT_SETTINGS
+        )
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(insert, sorted(Path(folder).glob("*.parquet"))))
     print(
-        f"rows {client.command(f'SELECT count() FROM {target}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}",
+        f"rows {client.command(f'SELECT count() FROM {target}')} scan {scanned - begun:.1f} insert "
+        f"{time.monotonic() - scanned:.1f}",
         flush=True,
     )
     client.command(f"DROP TABLE {target} SYNC")

@@ -24,7 +24,9 @@ class Measured:
 
 
 def measure(command: list[str], env: dict[str, str] | None = None, timeout: float = 1800) -> Measured:
-    """Run a command to its end and measure it; raise RuntimeError if it fails or exceeds `timeout` seconds."""
+    """Run a command to its end and measure it; raise RuntimeError if it fails or exceeds `timeout`
+    seconds.
+    """
     with TemporaryFile("w+", encoding="utf-8") as out:
         begun = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)  # noqa: S603
@@ -45,7 +47,8 @@ def measure(command: list[str], env: dict[str, str] | None = None, timeout: floa
 
 
 def medians(results: Sequence[Mapping[str, Any]], base: str) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (what, median seconds, highest peak in MiB, median ratio of the seconds to those of `base` in the same round).
+    """Yield (what, median seconds, highest peak in MiB, median ratio of the seconds to those of `base` in the
+    same round).
 
     The order is that of the results. Each result has `what`, `round`, `seconds` and `peak_mib` of a run.
     """

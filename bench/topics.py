@@ -1,17 +1,20 @@
-"""Measure a plain topic delivered to ClickHouse, next to the limit: Spark reads the same records and writes them raw.
+"""Measure a plain topic delivered to ClickHouse, next to the limit: Spark reads the same records and writes
+them raw.
 
     bench/topics                          two million events, three rounds
     bench/topics --events 200000 --rounds 1 --known 1000000
 
-The topic has JSON events of 300 bytes in four partitions, every twentieth a second time. Each round measures four processes:
+The topic has JSON events of 300 bytes in four partitions, every twentieth a second time. Each round measures
+four processes:
 
 - the delivery, which delivers each distinct event once;
 - the limit;
 - the limit, followed by writing the run's deduplication rows ready-made from its files;
 - the delivery with `--known` ids (10 million) of other events in deduplication.
 
-Each measurement is a whole process, from its start to its end, including Spark's session. A first delivery isn't counted.
-Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/topics.json.
+Each measurement is a whole process, from its start to its end, including Spark's session. A first delivery
+isn't counted. Starts its own stack under build/bench and stops it. Prints the table and writes
+build/bench/topics.json.
 """
 
 import argparse
@@ -33,7 +36,9 @@ LIMITS = {"limit": [], "limit, then its ids ready-made": ["ids"]}
 
 def main() -> None:
     """Run the rounds and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--known", type=int, default=10_000_000)
@@ -59,14 +64,23 @@ def main() -> None:
         stack.down(PARTS, lambda _: None)
         shutil.rmtree(HOME / "local", ignore_errors=True)
         shutil.rmtree(HOME / "data-topics", ignore_errors=True)
-    print("\n| events | what | median s | events/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
+    print(
+        "\n| events | what | median s | events/s | peak RSS MiB | ratio of the seconds "
+        "|\n|---|---|---|---|---|---|"
+    )
     for what, seconds, peak, ratio in medians(results, "limit"):
-        print(f"| {args.events:,} | {what} | {seconds:.1f} | {args.events / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+        print(
+            f"| {args.events:,} | {what} | {seconds:.1f} | {args.events / seconds:,.0f} | {peak:,.0f} | "
+            f"{ratio:.2f} |"
+        )
 
 
 def _measured(what: str, round_: int, events: int) -> dict[str, Any]:
     measured = _limit(LIMITS[what]) if what in LIMITS else _delivered(events)
-    print(f"  {what}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s", flush=True)
+    print(
+        f"  {what}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s",
+        flush=True,
+    )
     return {"what": what, "round": round_, "seconds": measured.seconds, "peak_mib": measured.peak_mib}
 
 
@@ -87,18 +101,24 @@ def _limit(ids: list[str]) -> Measured:
 
 def _job(what: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
-    subprocess.run([sys.executable, "-m", "bench.topics_data", what, str(_config()), *arguments], check=True, cwd=ROOT)
+    subprocess.run(
+        [sys.executable, "-m", "bench.topics_data", what, str(_config()), *arguments], check=True, cwd=ROOT
+    )
 
 
 def _config() -> Path:
     file = HOME / "topics.toml"
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_bench_topics"\n'
-        f'[clickhouse]\nport = {PORTS["clickhouse"]}\n[kafka]\nbootstrap_servers = ["127.0.0.1:{PORTS["kafka"]}"]\n'
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = "{class_archive.FILE}"\n'
+        f"[clickhouse]\nport = {PORTS['clickhouse']}\n[kafka]\nbootstrap_servers = "
+        f'["127.0.0.1:{PORTS["kafka"]}"]\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = '
+        f'"{class_archive.FILE}"\n'
         f'[storage]\nroot = "{HOME}/data-topics"\n'
-        '[pipelines.bench]\nkind = "topic"\ntopics = ["bench"]\nformat = "json"\ndestination = "bench"\nseconds_between_inserts = 0\n'
-        'columns = [{ name = "product_id", type = "Int64" }, { name = "price", type = "Float64" }, { name = "note" }]\n',
+        '[pipelines.bench]\nkind = "topic"\ntopics = ["bench"]\nformat = "json"\ndestination = '
+        '"bench"\nseconds_between_inserts = 0\n'
+        'columns = [{ name = "product_id", type = "Int64" }, { name = "price", type = "Float64" }, { '
+        'name = "note" }]\n',
         encoding="utf-8",
     )
     return file

@@ -36,7 +36,15 @@ from tagmill.spark.cassandra_append import append
 from tagmill.spark.session import session
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
-LEDGER = ("pipelines", "runs", "topic_offsets", "deduplication", "leases", "dead_letters", "dead_letter_places")
+LEDGER = (
+    "pipelines",
+    "runs",
+    "topic_offsets",
+    "deduplication",
+    "leases",
+    "dead_letters",
+    "dead_letter_places",
+)
 RAW_ROWS = 100_000
 
 
@@ -52,7 +60,13 @@ def produce(settings: Settings, events: str) -> None:
     for number in range(int(events)):
         if number % TWICE_EVERY:
             product += 1
-        event = {"project": "bench", "event_type": "created", "product_id": product or 1, "price": product / 4, "note": ""}
+        event = {
+            "project": "bench",
+            "event_type": "created",
+            "product_id": product or 1,
+            "price": product / 4,
+            "note": "",
+        }
         event["note"] = choice.randbytes((BYTES - len(json.dumps(event))) // 2).hex()
         _send(producer, number % PARTITIONS, json.dumps(event))
     producer.flush()
@@ -84,15 +98,23 @@ def again(settings: Settings, but: str = "") -> None:
 
 
 def raw(settings: Settings, ids: str = "") -> None:
-    """Read the records with Spark and write them unchanged, 100,000 rows per insert, without deduplication or verification.
+    """Read the records with Spark and write them unchanged, 100,000 rows per insert, without deduplication or
+    verification.
 
     With `ids`, also write the deduplication rows that a run has made, from its files.
     """
     spark = session(settings)
     with Kafka(settings.kafka) as kafka:
-        ranges, _ = unread(PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on="")
+        ranges, _ = unread(
+            PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on=""
+        )
         rows = kafka_records(spark, kafka, ranges).select("topic", "partition", "offset", "value")
-        print(rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint").groupBy().sum("rows").first())
+        print(
+            rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint")
+            .groupBy()
+            .sum("rows")
+            .first()
+        )
     if ids:
         _load_ids(settings, spark)
     spark.stop()
@@ -108,7 +130,16 @@ def _load_ids(settings: Settings, spark: SparkSession) -> None:
         "batch_id": uuid4(),
     }
     parts = [Part(str(file.relative_to(root)), beside) for file in sorted(root.rglob("batch-*.parquet"))]
-    print(load(spark, settings.cassandra, files, parts, Target(settings.cassandra.ledger_keyspace, "deduplication", 1), IN_FILES))
+    print(
+        load(
+            spark,
+            settings.cassandra,
+            files,
+            parts,
+            Target(settings.cassandra.ledger_keyspace, "deduplication", 1),
+            IN_FILES,
+        )
+    )
 
 
 def _insert(batches: Iterable[pa.RecordBatch], settings: ClickHouseSettings) -> Iterator[pa.RecordBatch]:
@@ -138,11 +169,18 @@ def known(settings: Settings, ids: str) -> None:
     chosen, spark = settings.topic(PIPELINE), session(settings)
     digest = F.sha2(F.concat(F.lit("known "), F.col("id").cast("string")), 256)
     rows = spark.range(int(ids)).select(
-        F.lit(PIPELINE).alias("pipeline"), F.lit(chosen.rule).alias("rule"),
-        (F.conv(F.substring(digest, 33, 8), 16, 10).cast("bigint") % chosen.shards).cast("int").alias("shard"),
-        F.substring(digest, 1, 32).alias("unique_id"), F.current_timestamp().alias("created_at"), F.current_timestamp().alias("seen_at"),
-        F.lit("").alias("schema_version"), F.lit(b"x" * BYTES).alias("payload"), F.lit(0).cast("bigint").alias("run"),
-    )  # fmt: skip
+        F.lit(PIPELINE).alias("pipeline"),
+        F.lit(chosen.rule).alias("rule"),
+        (F.conv(F.substring(digest, 33, 8), 16, 10).cast("bigint") % chosen.shards)
+        .cast("int")
+        .alias("shard"),
+        F.substring(digest, 1, 32).alias("unique_id"),
+        F.current_timestamp().alias("created_at"),
+        F.current_timestamp().alias("seen_at"),
+        F.lit("").alias("schema_version"),
+        F.lit(b"x" * BYTES).alias("payload"),
+        F.lit(0).cast("bigint").alias("run"),
+    )
     append(
         rows.repartition(64, "shard").sortWithinPartitions("shard", "unique_id"),
         settings.cassandra.ledger_keyspace,

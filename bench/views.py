@@ -1,14 +1,18 @@
-"""Measure builds, rebuilds and migrations of tag views, next to the connector writing the same rows ready-made.
+"""Measure builds, rebuilds and migrations of tag views, next to the connector writing the same rows
+ready-made.
 
-    bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the history, the long persistence_id
-    bench/views --build 100000 --rebuild --repair --migrate --rounds 1 --history 0 --long 0
-    PEER=/path/to/peer.sh bench/views …  rebuilds and migrations also with the plugin's own, up to --plugin rows
+    bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the
+    history, the long persistence_id bench/views --build 100000 --rebuild --repair --migrate --rounds 1
+    --history 0 --long 0 PEER=/path/to/peer.sh bench/views …  rebuilds and migrations also with the plugin's
+    own, up to --plugin rows
 
-The connector writes with its default settings, and in our batches. Each measurement is a whole process, from its start to its end,
-including Spark's session. Starts its own stack under build/bench and stops it. Prints tables and writes build/bench/views.json.
+The connector writes with its default settings, and in our batches. Each measurement is a whole process, from
+its start to its end, including Spark's session. Starts its own stack under build/bench and stops it. Prints
+tables and writes build/bench/views.json.
 
---repair: a rebuild of a view that lacks one row in a hundred. The plugin has to empty the view first, or the missing rows stay missing.
---history: an incremental build over a journal that is the given number of times longer than another with the same persistence ids and
+--repair: a rebuild of a view that lacks one row in a hundred. The plugin has to empty the view first, or the
+missing rows stay missing. --history: an incremental build over a journal that is the given number of times
+longer than another with the same persistence ids and
     the same new events.
 --long: one persistence_id with the given number of events next to 5000 with 20 events each.
 """
@@ -33,15 +37,20 @@ PORTS = {"cassandra": 19352, "clickhouse": 18333}
 # The connector with its default settings, and with the batches and the concurrency of a build.
 READY = {"ready-made": "plain", "ready-made, in our batches": "tuned"}
 PLUGIN = "the plugin's"
-# Events of each persistence_id in the journals of --history: those before the first round, and new ones per round.
+# Events of each persistence_id in the journals of --history: those before the first round, and new ones per
+# round.
 BEFORE, NEW = 40, 10
 
 
 def main() -> None:
     """Run the measurements that the options ask for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for operation in OPERATIONS:
-        parser.add_argument(f"--{operation.name}", type=int, nargs="*", default=[500_000, 2_000_000], metavar="ROWS")
+        parser.add_argument(
+            f"--{operation.name}", type=int, nargs="*", default=[500_000, 2_000_000], metavar="ROWS"
+        )
     parser.add_argument("--plugin", type=int, default=500_000, metavar="ROWS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--history", type=int, default=10, help="0: not measured")
@@ -52,7 +61,9 @@ def main() -> None:
     try:
         for operation in OPERATIONS:
             for rows in getattr(args, operation.name):
-                results += _whole(operation, rows, args.rounds, plugin="PEER" in os.environ and rows <= args.plugin)
+                results += _whole(
+                    operation, rows, args.rounds, plugin="PEER" in os.environ and rows <= args.plugin
+                )
         if args.history:
             results += _history(args.history, args.rounds)
         if args.long:
@@ -65,18 +76,23 @@ def main() -> None:
 
 
 def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> list[dict[str, Any]]:
-    """Measure an operation on a whole view, the same rows written ready-made, and the plugin's operation, in alternating order."""
+    """Measure an operation on a whole view, the same rows written ready-made, and the plugin's operation, in
+    alternating order.
+    """
     name = f"{operation.name}_{rows}"
     last = -(-rows * data.UNTAGGED_EVERY // (2 * data.PERSISTENCE_IDS * (data.UNTAGGED_EVERY - 1)))
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, last)
     _prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}", views=operation.views, append=operation.append)
     ready = HOME / "ready"
     results = []
-    # The first run produces the rows to write ready-made. It isn't counted, since Cassandra's own code is still cold.
+    # The first run produces the rows to write ready-made. It isn't counted, since Cassandra's own code is
+    # still cold.
     operation.run(name, rows)
     _job("ready", name, str(ready))
     for round_ in range(1, rounds + 1):
-        for what in (operation.name, *READY, *([PLUGIN] if plugin and operation.plugin else []))[:: 1 if round_ % 2 else -1]:
+        for what in (operation.name, *READY, *([PLUGIN] if plugin and operation.plugin else []))[
+            :: 1 if round_ % 2 else -1
+        ]:
             if what == operation.name:
                 _job(operation.reset, name)
                 measured = operation.run(name, rows)
@@ -123,7 +139,9 @@ def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> M
 
 
 def _plugin(name: str, *command: str) -> Measured:
-    """Measure the plugin's Reconciliation or its EventsByTagMigration, either of which starts from an empty view."""
+    """Measure the plugin's Reconciliation or its EventsByTagMigration, either of which starts from an empty
+    view.
+    """
     where = ["--keyspace", name, "--port", str(PORTS["cassandra"]), "--bucket", "Hour", "--timeout", "3600"]
     return measure([os.environ["PEER"], *command, *where], timeout=3600)
 
@@ -131,7 +149,9 @@ def _plugin(name: str, *command: str) -> Measured:
 def _count(name: str) -> int:
     """Count the rows of the view."""
     count = [sys.executable, "-m", "bench.views_data", "count", str(_config(name))]
-    return int(subprocess.run(count, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split()[-1])  # noqa: S603
+    return int(
+        subprocess.run(count, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+    )  # noqa: S603
 
 
 def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
@@ -158,8 +178,18 @@ def _long(events: int) -> list[dict[str, Any]]:
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, 20) + data.rows_of(1, 1, events)
     results = []
     for operation in OPERATIONS[:2]:
-        _prepare("long", f"{data.PERSISTENCE_IDS} 1 20 20", f"1 1 {events} {events} long-", views=operation.views)
-        results.append(_line("one long", f"{operation.name}, {events:,} events of one", 1, rows, operation.run("long", rows)))
+        _prepare(
+            "long", f"{data.PERSISTENCE_IDS} 1 20 20", f"1 1 {events} {events} long-", views=operation.views
+        )
+        results.append(
+            _line(
+                "one long",
+                f"{operation.name}, {events:,} events of one",
+                1,
+                rows,
+                operation.run("long", rows),
+            )
+        )
         _job("drop", "long", "long")
     return results
 
@@ -173,11 +203,14 @@ def _tagmill(name: str) -> list[str]:
 
 
 def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "append") -> None:
-    """Create a journal without views from `parts`, and a pipeline; journal, ledger and table are named `name`."""
+    """Create a journal without views from `parts`, and a pipeline; journal, ledger and table are named
+    `name`.
+    """
     _config(name).write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = "{class_archive.FILE}"\ndriver_memory = "1500m"\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = '
+        f'"{class_archive.FILE}"\ndriver_memory = "1500m"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
         f'[pipelines.bench]\nkeyspace = "{name}"\nbucket_size = "Hour"\ntags = ["tag-0"]\n'
         f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\nviews = "{views}"\n',
@@ -199,7 +232,9 @@ def _built(name: str, rows: int) -> Measured:
 
 def _job(what: str, name: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
-    subprocess.run([sys.executable, "-m", "bench.views_data", what, str(_config(name)), *arguments], check=True, cwd=ROOT)  # noqa: S603
+    subprocess.run(
+        [sys.executable, "-m", "bench.views_data", what, str(_config(name)), *arguments], check=True, cwd=ROOT
+    )  # noqa: S603
 
 
 def _line(case: str, what: str, round_: int, rows: int, measured: Measured) -> dict[str, Any]:
@@ -209,27 +244,39 @@ def _line(case: str, what: str, round_: int, rows: int, measured: Measured) -> d
         flush=True,
     )
     return {
-        "case": case, "what": what, "round": round_, "rows": rows, "seconds": measured.seconds, "peak_mib": measured.peak_mib,
-    }  # fmt: skip
+        "case": case,
+        "what": what,
+        "round": round_,
+        "rows": rows,
+        "seconds": measured.seconds,
+        "peak_mib": measured.peak_mib,
+    }
 
 
 def _print(results: list[dict[str, Any]]) -> None:
     """Print medians; the ratio is that of the seconds to the case's first line, round by round."""
-    print("\n| case | what | median s | rows/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
+    print(
+        "\n| case | what | median s | rows/s | peak RSS MiB | ratio of the seconds "
+        "|\n|---|---|---|---|---|---|"
+    )
     for case in dict.fromkeys(line["case"] for line in results):
         here = [line for line in results if line["case"] == case]
         here.sort(key=lambda line: (line["what"] not in READY, len(line["what"])))
         rows = {line["what"]: line["rows"] for line in here}
         for what, seconds, peak, ratio in medians(here, here[0]["what"]):
-            print(f"| {case} | {what} | {seconds:.1f} | {rows[what] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+            print(
+                f"| {case} | {what} | {seconds:.1f} | {rows[what] / seconds:,.0f} | {peak:,.0f} | "
+                f"{ratio:.2f} |"
+            )
 
 
 @dataclass(frozen=True)
 class Operation:
     """An operation that makes a whole view.
 
-    `run` measures it, `views` says who keeps the view (as the pipeline's setting), `append` and `reset` are steps of bench.views_data that
-    prepare the journal and the view, and `plugin` is the plugin's command for the same.
+    `run` measures it, `views` says who keeps the view (as the pipeline's setting), `append` and `reset` are
+    steps of bench.views_data that prepare the journal and the view, and `plugin` is the plugin's command for
+    the same.
     """
 
     name: str

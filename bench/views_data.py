@@ -1,8 +1,8 @@
 """Run one step of bench/views in a process of its own: python -m bench.views_data STEP CONFIG ARGUMENT...
 
-create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
-drop KEYSPACE...
-A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
+create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER | write
+KEYSPACE FOLDER tuned|plain | drop KEYSPACE... A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see
+bench.data.messages.
 """
 
 import sys
@@ -37,14 +37,21 @@ def append(settings: Settings, *parts: str) -> None:
 
 
 def append_old(settings: Settings, *parts: str) -> None:
-    """Write messages as plugins before 0.80 did, with the tags in tag1 to tag3, and the names of their persistence ids."""
+    """Write messages as plugins before 0.80 did, with the tags in tag1 to tag3, and the names of their
+    persistence ids.
+    """
     with Cassandra(settings.cassandra) as cassandra:
-        cassandra.execute(f"ALTER TABLE {settings.pipeline('bench').keyspace}.messages ADD (tag1 text, tag2 text, tag3 text)")
+        cassandra.execute(
+            f"ALTER TABLE {settings.pipeline('bench').keyspace}.messages ADD (tag1 text, tag2 text, tag3 "
+            "text)"
+        )
     _append(settings, parts, _with_old_tags)
 
 
 def _with_old_tags(rows: DataFrame) -> DataFrame:
-    return rows.withColumns({f"tag{number}": F.get("tags", F.lit(number - 1)) for number in (1, 2, 3)}).drop("tags")
+    return rows.withColumns({f"tag{number}": F.get("tags", F.lit(number - 1)) for number in (1, 2, 3)}).drop(
+        "tags"
+    )
 
 
 def _append(settings: Settings, parts: Sequence[str], layout: Callable[[DataFrame], DataFrame]) -> None:
@@ -52,9 +59,15 @@ def _append(settings: Settings, parts: Sequence[str], layout: Callable[[DataFram
     spark = session(settings)
     for part in parts:
         count, first, last, of, *name = part.split()
-        rows = data.messages(spark, int(count), int(first), int(last), of=int(of), name=name[0] if name else "p-")
+        rows = data.messages(
+            spark, int(count), int(first), int(last), of=int(of), name=name[0] if name else "p-"
+        )
         data.append(layout(rows), keyspace, "messages")
-        data.append(rows.where(F.col("sequence_nr") == int(first)).select("persistence_id"), keyspace, "all_persistence_ids")
+        data.append(
+            rows.where(F.col("sequence_nr") == int(first)).select("persistence_id"),
+            keyspace,
+            "all_persistence_ids",
+        )
 
 
 def empty(settings: Settings) -> None:
@@ -82,7 +95,9 @@ def damage(settings: Settings) -> None:
     """Delete one row of the view in a hundred, and leave the plugin's progress unchanged."""
     keyspace = settings.pipeline("bench").keyspace
     rows = table(session(settings), keyspace, "tag_views").select(*VIEW_KEY)
-    gone = rows.where(F.pmod(F.xxhash64("tag_name", "persistence_id", "tag_pid_sequence_nr"), F.lit(100)) == 0)
+    gone = rows.where(
+        F.pmod(F.xxhash64("tag_name", "persistence_id", "tag_pid_sequence_nr"), F.lit(100)) == 0
+    )
     where = " AND ".join(f"{name} = ?" for name in VIEW_KEY)
     with Cassandra(settings.cassandra) as cassandra:
         keys = ((*row[:2], UUID(row[2]), *row[3:]) for row in gone.toLocalIterator())
@@ -95,12 +110,16 @@ def count(settings: Settings) -> None:
 
 
 def ready(settings: Settings, folder: str) -> None:
-    """Write the view's rows to Parquet files, in the order of its partitions; raise RuntimeError if a numbering is wrong."""
+    """Write the view's rows to Parquet files, in the order of its partitions; raise RuntimeError if a
+    numbering is wrong.
+    """
     spark = session(settings)
     view = table(spark, settings.pipeline("bench").keyspace, "tag_views")
     wrong = view.groupBy("tag_name", "persistence_id").agg(
-        F.count("*").alias("rows"), F.max("tag_pid_sequence_nr").alias("last"), F.countDistinct("tag_pid_sequence_nr").alias("numbers")
-    )  # fmt: skip
+        F.count("*").alias("rows"),
+        F.max("tag_pid_sequence_nr").alias("last"),
+        F.countDistinct("tag_pid_sequence_nr").alias("numbers"),
+    )
     if bad := wrong.where("rows <> last or rows <> numbers").take(1):
         raise RuntimeError(f"numbered wrong: {bad[0]}")
     columns = [name for name in view.columns if not name.startswith("meta")]
@@ -110,7 +129,9 @@ def ready(settings: Settings, folder: str) -> None:
 
 
 def write(settings: Settings, keyspace: str, folder: str, how: str) -> None:
-    """Write the ready-made rows with the connector: with a build's settings (`tuned`) or its default settings."""
+    """Write the ready-made rows with the connector: with a build's settings (`tuned`) or its default
+    settings.
+    """
     rows = session(settings).read.parquet(folder)
     options = {"keyspace": keyspace, "table": "tag_views", **(BATCHES if how == "tuned" else {})}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()

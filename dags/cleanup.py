@@ -1,4 +1,6 @@
-"""Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where one is switched on."""
+"""Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where one is
+switched on.
+"""
 
 from tagmill.airflow.cleanup import cleanup_dag
 from tagmill.config.settings import Settings

@@ -1,4 +1,6 @@
-"""Airflow DAG `deliver_<pipeline>` for each configured pipeline; a wrong configuration is an import error that names the key."""
+"""Airflow DAG `deliver_<pipeline>` for each configured pipeline; a wrong configuration is an import error
+that names the key.
+"""
 
 from pathlib import Path
 

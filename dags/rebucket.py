@@ -7,4 +7,6 @@ from tagmill.config.settings import Settings
 
 settings = Settings.load()
 for name in settings.pipelines:
-    globals()[f"views_rebucket_{name}"] = rebucket_dag(settings, name, jobs=Path(__file__).resolve().parents[1] / "spark_jobs")
+    globals()[f"views_rebucket_{name}"] = rebucket_dag(
+        settings, name, jobs=Path(__file__).resolve().parents[1] / "spark_jobs"
+    )

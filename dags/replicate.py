@@ -1,4 +1,6 @@
-"""Airflow DAGs `replicate_<pipeline>` and `purge_expired_<pipeline>` for each configured pipeline of kind kafka_journal."""
+"""Airflow DAGs `replicate_<pipeline>` and `purge_expired_<pipeline>` for each configured pipeline of kind
+kafka_journal.
+"""
 
 from pathlib import Path
 

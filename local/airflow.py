@@ -1,8 +1,9 @@
-"""Run Airflow standalone on the stack: in its own home, with the project's DAGs and plugins, and connections by environment.
+"""Run Airflow standalone on the stack: in its own home, with the project's DAGs and plugins, and connections
+by environment.
 
-It runs in the Airflow environment (build/venvs/airflow); its Spark jobs go through local/bin/spark-submit into the Spark environment.
-SIGTERM to `airflow standalone` would orphan its children. It is therefore stopped with SIGINT, and processes that are left are ended
-by their mark.
+It runs in the Airflow environment (build/venvs/airflow); its Spark jobs go through local/bin/spark-submit
+into the Spark environment. SIGTERM to `airflow standalone` would orphan its children. It is therefore stopped
+with SIGINT, and processes that are left are ended by their mark.
 """
 
 import json
@@ -22,7 +23,10 @@ from local.service import Part
 from tagmill.errors import ConfigurationError
 
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
-POOLS = {"spark": (1, "Spark jobs: one JVM at a time on one machine"), "clickhouse": (2, "Inserts into ClickHouse")}
+POOLS = {
+    "spark": (1, "Spark jobs: one JVM at a time on one machine"),
+    "clickhouse": (2, "Inserts into ClickHouse"),
+}
 PASSWORDS = "simple_auth_manager_passwords.json.generated"
 
 
@@ -42,10 +46,14 @@ class Airflow(Part):
         return f"http://127.0.0.1:{self.port} (UI and REST; user admin, password in {self.home / PASSWORDS})"
 
     def command(self) -> list[str]:
-        """Return the command that starts Airflow standalone; raise ConfigurationError if Airflow or its Java is missing."""
+        """Return the command that starts Airflow standalone; raise ConfigurationError if Airflow or its Java
+        is missing.
+        """
         folder = self.places.airflow_venv / "bin"
         if not (folder / "airflow").exists():
-            raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
+            raise ConfigurationError(
+                f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup"
+            )
         find_java(SPARK)  # Airflow's tasks start Spark, which needs this Java
         # -P keeps the folder `local` off the module path, where it would hide Airflow's own modules.
         return [str(folder / "python"), "-P", str(self.places.root / "local" / "standalone.py")]
@@ -57,14 +65,18 @@ class Airflow(Part):
     def healthy(self) -> bool:
         """Return whether Airflow reports its database, scheduler and DAG processor as healthy."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v2/monitor/health", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/api/v2/monitor/health", timeout=5
+            ) as answer:
                 state = json.load(answer)
         except (OSError, ValueError):
             return False
         return all((state.get(name) or {}).get("status") == "healthy" for name in NEEDED)
 
     def start(self) -> float:
-        """Start Airflow, make the generated password readable by its owner only, and create the pools; return the seconds of the start."""
+        """Start Airflow, make the generated password readable by its owner only, and create the pools; return
+        the seconds of the start.
+        """
         seconds = super().start()
         (self.home / PASSWORDS).chmod(0o600)
         api = self.api()
@@ -88,7 +100,9 @@ class Airflow(Part):
 
 
 def environment(places: Places, home: Path) -> dict[str, str]:
-    """Return the variables of an Airflow standalone on this stack: settings, connections, and a PATH with the spark-submit wrapper."""
+    """Return the variables of an Airflow standalone on this stack: settings, connections, and a PATH with the
+    spark-submit wrapper.
+    """
     base = f"http://127.0.0.1:{places.ports.airflow}"
     java = java_home(SPARK)
     return {
@@ -103,7 +117,8 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__API__HOST": "127.0.0.1",  # the default listens on every interface
         "AIRFLOW__API__PORT": str(places.ports.airflow),
         "AIRFLOW__API__WORKERS": "1",
-        # Workers derive the execution API's address from the base URL: without it, tasks fail on any port but 8080.
+        # Workers derive the execution API's address from the base URL: without it, tasks fail on any port but
+        # 8080.
         "AIRFLOW__API__BASE_URL": base,
         "AIRFLOW__API_AUTH__JWT_SECRET": _secret(home / "jwt-secret"),
         "AIRFLOW__CORE__FERNET_KEY": "",
@@ -144,11 +159,15 @@ def connections(places: Places) -> dict[str, str]:
         return json.dumps(content, separators=(",", ":"))
 
     return {
-        "AIRFLOW_CONN_TAGMILL_CASSANDRA": variable({"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.cassandra}),
+        "AIRFLOW_CONN_TAGMILL_CASSANDRA": variable(
+            {"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.cassandra}
+        ),
         "AIRFLOW_CONN_TAGMILL_CLICKHOUSE": variable(
             {"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.clickhouse}
         ),
-        "AIRFLOW_CONN_TAGMILL_SPARK": variable({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}),
+        "AIRFLOW_CONN_TAGMILL_SPARK": variable(
+            {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        ),
     }
 
 

@@ -1,4 +1,6 @@
-"""Call the parts of Airflow's REST API that the stack and the demo need: token, pools, DAG runs, task states."""
+"""Call the parts of Airflow's REST API that the stack and the demo need: token, pools, DAG runs, task
+states.
+"""
 
 import json
 import time
@@ -23,17 +25,25 @@ class AirflowApi:
         return self._call("GET", f"/dags/{dag}", missing_is_none=True) is not None
 
     def import_errors(self) -> list[str]:
-        """Return one line for each DAG file that Airflow could not import: its path and the last line of the stack trace."""
+        """Return one line for each DAG file that Airflow could not import: its path and the last line of the
+        stack trace.
+        """
         found = self._call("GET", "/importErrors")["import_errors"]
         return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
 
     def pause(self, dag: str, paused: bool) -> None:
-        """Switch a DAG's schedule off or on; a paused DAG doesn't start runs that were triggered by hand either."""
+        """Switch a DAG's schedule off or on; a paused DAG doesn't start runs that were triggered by hand
+        either.
+        """
         self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None) -> str:
         """Trigger a run of a DAG and return the run's id."""
-        return str(self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})["dag_run_id"])
+        return str(
+            self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})[
+                "dag_run_id"
+            ]
+        )
 
     def runs(self, dag: str) -> dict[str, str]:
         """Return the state of each of a DAG's last 100 runs by run id, newest first."""
@@ -46,17 +56,19 @@ class AirflowApi:
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Return the task instances of a run, with task_id, map_index, state, try_number and duration."""
-        found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")["task_instances"]
+        found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")[
+            "task_instances"
+        ]
         return found
 
     def log_tail(self, dag: str, run: str, task: dict[str, Any], lines: int = 5) -> list[str]:
         """Return the first line of each of the last `lines` errors in a task's log."""
-        path = (
-            f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
-        )
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
         content = self._call("GET", path)["content"]
         events = [
-            entry.get("event", "") for entry in content if isinstance(entry, dict) and entry.get("level") in ("error", "critical")
+            entry.get("event", "")
+            for entry in content
+            if isinstance(entry, dict) and entry.get("level") in ("error", "critical")
         ]
         return [event.strip().splitlines()[0] for event in events if event.strip()][-lines:]
 
@@ -72,12 +84,15 @@ class AirflowApi:
     def _call(self, method: str, path: str, body: Any = None, missing_is_none: bool = False) -> Any:
         self._token = self._token or self._login()
         try:
-            return self._request(method, f"{self.base}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+            return self._request(
+                method, f"{self.base}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"}
+            )
         except urllib.error.HTTPError as error:
             if error.code == 404 and missing_is_none:
                 return None
             raise StoreUnavailable(
-                f"Airflow answered {error.code} to {method} {path}: {error.read()[:300].decode(errors='replace')}"
+                f"Airflow answered {error.code} to {method} {path}: "
+                f"{error.read()[:300].decode(errors='replace')}"
             ) from None
         except OSError as error:
             raise StoreUnavailable(f"Airflow doesn't answer on {self.base}: {error}") from None
@@ -85,7 +100,9 @@ class AirflowApi:
     def _login(self, attempts: int = 20) -> str:
         for attempt in range(attempts):  # Airflow reports healthy shortly before its login answers
             try:
-                return str(self._request("POST", f"{self.base}/auth/token", self._credentials, {})["access_token"])
+                return str(
+                    self._request("POST", f"{self.base}/auth/token", self._credentials, {})["access_token"]
+                )
             except (urllib.error.URLError, OSError) as error:
                 if attempt + 1 == attempts:
                     raise StoreUnavailable(f"Airflow's login on {self.base} failed: {error}") from None
@@ -95,6 +112,8 @@ class AirflowApi:
     @staticmethod
     def _request(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data=data, method=method, headers={**headers, "Content-Type": "application/json"})
+        request = urllib.request.Request(
+            url, data=data, method=method, headers={**headers, "Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read() or b"null")

@@ -75,15 +75,23 @@ LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logbac
 
 
 class Cassandra(Part):
-    """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, a superuser).
+    """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, a
+    superuser).
 
-    `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every node here has.
+    `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every
+    node here has.
     """
 
     name: ClassVar[str] = "cassandra"
 
     def __init__(
-        self, home: Path, port: int, jars: Path, heap: str = "1g", passwords: bool = False, flags: Sequence[str] = (COLLECTOR,)
+        self,
+        home: Path,
+        port: int,
+        jars: Path,
+        heap: str = "1g",
+        passwords: bool = False,
+        flags: Sequence[str] = (COLLECTOR,),
     ) -> None:
         super().__init__(home, port)
         self.flags = flags
@@ -101,7 +109,9 @@ class Cassandra(Part):
     def configure(self) -> None:
         """Write cassandra.yaml and logback.xml; raise ConfigurationError if the jars are missing."""
         if not any(self.jars.glob("*.jar")):
-            raise ConfigurationError(f"there are no Cassandra jars in {self.jars}; Cassandra was not started. Run bin/setup")
+            raise ConfigurationError(
+                f"there are no Cassandra jars in {self.jars}; Cassandra was not started. Run bin/setup"
+            )
         (self.home / "tmp").mkdir(exist_ok=True)
         authenticator = "PasswordAuthenticator" if self.passwords else "AllowAllAuthenticator"
         authorizer = "CassandraAuthorizer" if self.passwords else "AllowAllAuthorizer"
@@ -113,15 +123,35 @@ class Cassandra(Part):
     def command(self) -> list[str]:
         """Return the command that starts the node: Java, its flags and Cassandra's main class."""
         home, scratch = self.home, self.home / "tmp"
-        flags = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-Xss384k", *self.flags, "-XX:MaxDirectMemorySize=1g"]
+        flags = [
+            f"-Xms{self.heap}",
+            f"-Xmx{self.heap}",
+            "-Xss384k",
+            *self.flags,
+            "-XX:MaxDirectMemorySize=1g",
+        ]
         flags += ["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
-        flags += ["-Djdk.attach.allowAttachSelf=true", f"-Djna.tmpdir={scratch}", f"-Djava.io.tmpdir={scratch}"]
-        flags += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Dcassandra.config=file://{home}/cassandra.yaml"]
-        flags += [f"-Dcassandra.storagedir={home}", f"-Dcassandra.logdir={home}", "-Dcassandra-foreground=yes"]
+        flags += [
+            "-Djdk.attach.allowAttachSelf=true",
+            f"-Djna.tmpdir={scratch}",
+            f"-Djava.io.tmpdir={scratch}",
+        ]
+        flags += [
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            f"-Dcassandra.config=file://{home}/cassandra.yaml",
+        ]
+        flags += [
+            f"-Dcassandra.storagedir={home}",
+            f"-Dcassandra.logdir={home}",
+            "-Dcassandra-foreground=yes",
+        ]
         flags += [f"-Dlogback.configurationFile=file://{home}/logback.xml"]
         # A single node needn't wait for others, which saves about 40 s of the start.
         flags += ["-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=100"]
-        flags += ["-Dcassandra.superuser_setup_delay_ms=0", f"-Dcassandra.available_processors={min(os.cpu_count() or 2, 4)}"]
+        flags += [
+            "-Dcassandra.superuser_setup_delay_ms=0",
+            f"-Dcassandra.available_processors={min(os.cpu_count() or 2, 4)}",
+        ]
         flags += [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
         flags += [f"--add-opens={name}=ALL-UNNAMED" for name in OPENS]
         return [find_java(CASSANDRA), *flags, "-cp", f"{home}:{self.jars}/*", MAIN]
@@ -137,8 +167,12 @@ class Cassandra(Part):
             return False
 
     def failure(self) -> str:
-        """Return the last line that names an error in the JVM's output, else in Cassandra's own log (system.log)."""
-        texts = [path.read_text(errors="replace") for path in (self.home / "system.log", self.log) if path.exists()]
+        """Return the last line that names an error in the JVM's output, else in Cassandra's own log
+        (system.log).
+        """
+        texts = [
+            path.read_text(errors="replace") for path in (self.home / "system.log", self.log) if path.exists()
+        ]
         return one_line("\n".join(texts))
 
     def wipe(self) -> None:

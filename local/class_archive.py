@@ -1,8 +1,9 @@
-"""Archive the classes that each Spark job loads: mapping the archive takes half the time of reading, verifying and linking them.
+"""Archive the classes that each Spark job loads: mapping the archive takes half the time of reading,
+verifying and linking them.
 
-`python -m local.class_archive` writes build/spark-classes.jsa unless the file exists and is newer than the jars. A JVM that can't use the
-archive (another version, another class path) starts without it, silently. A failure here is therefore reported in one line; it only
-costs each job some seconds.
+`python -m local.class_archive` writes build/spark-classes.jsa unless the file exists and is newer than the
+jars. A JVM that can't use the archive (another version, another class path) starts without it, silently. A
+failure here is therefore reported in one line; it only costs each job some seconds.
 """
 
 import os
@@ -19,7 +20,9 @@ SECONDS = 300
 
 
 def main() -> int:
-    """Write the archive in a separate process, whose JVM writes it at its end; return 0 even if that fails."""
+    """Write the archive in a separate process, whose JVM writes it at its end; return 0 even if that
+    fails.
+    """
     newest = max((jar.stat().st_mtime for jar in JARS.glob("*.jar")), default=0.0)
     if FILE.exists() and FILE.stat().st_mtime > newest:
         return 0
@@ -32,12 +35,17 @@ def main() -> int:
         subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS, check=True)
         draft.replace(FILE)
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"setup: the archive could not be made ({error}); jobs start without it, some seconds slower", file=sys.stderr)
+        print(
+            f"setup: the archive could not be made ({error}); jobs start without it, some seconds slower",
+            file=sys.stderr,
+        )
     return 0
 
 
 def record(file: str) -> None:
-    """Run a Spark session that plans, joins, sorts and writes a little, and archive the classes that it loaded in `file`."""
+    """Run a Spark session that plans, joins, sorts and writes a little, and archive the classes that it
+    loaded in `file`.
+    """
     from pyspark.sql import SparkSession, Window
     from pyspark.sql import functions as F
 
@@ -56,10 +64,16 @@ def record(file: str) -> None:
         rows.write.parquet(f"{folder}/rows")
         rows = spark.read.parquet(f"{folder}/rows")
         last = Window.partitionBy("persistence_id").orderBy("id")
-        ranked = rows.withColumn("number", F.row_number().over(last)).withColumn("hash", F.xxhash64("persistence_id", "id"))
-        counts = ranked.groupBy("persistence_id").agg(F.count("*").alias("rows"), F.max("number"), F.collect_list("id"))
+        ranked = rows.withColumn("number", F.row_number().over(last)).withColumn(
+            "hash", F.xxhash64("persistence_id", "id")
+        )
+        counts = ranked.groupBy("persistence_id").agg(
+            F.count("*").alias("rows"), F.max("number"), F.collect_list("id")
+        )
         ranked.join(counts, "persistence_id", "left").orderBy("hash").write.parquet(f"{folder}/joined")
-        spark.createDataFrame([("p-1",)], "persistence_id string").join(rows, "persistence_id", "left_anti").collect()
+        spark.createDataFrame([("p-1",)], "persistence_id string").join(
+            rows, "persistence_id", "left_anti"
+        ).collect()
     spark.stop()
 
 

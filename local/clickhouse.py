@@ -17,7 +17,9 @@ class ClickHouse(Part):
     stop_seconds: ClassVar[float] = 60  # seconds: running statements end first
     start_seconds: ClassVar[float] = 60
 
-    def __init__(self, home: Path, port: int, module: str = "local.clickhouse_http", password: str | None = None) -> None:
+    def __init__(
+        self, home: Path, port: int, module: str = "local.clickhouse_http", password: str | None = None
+    ) -> None:
         super().__init__(home, port)
         self.module, self.password = module, password
 
@@ -30,7 +32,9 @@ class ClickHouse(Part):
         return [sys.executable, "-m", self.module, "--home", str(self.home), "--port", str(self.port)]
 
     def environment(self) -> dict[str, str]:
-        """Return the server's variables: the project on PYTHONPATH, UTC, and the password of user `default` if one is set."""
+        """Return the server's variables: the project on PYTHONPATH, UTC, and the password of user `default`
+        if one is set.
+        """
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         secret = {"TAGMILL_LOCAL_CLICKHOUSE_PASSWORD": self.password} if self.password else {}
         return {"PYTHONPATH": path, "TZ": "UTC", **secret}

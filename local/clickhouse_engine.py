@@ -1,8 +1,8 @@
 """Run one statement of ClickHouse's HTTP protocol on the embedded engine (chDB).
 
-Every statement has its own chDB connection, so settings don't leak. The engine itself reads an INSERT's data from a spool file:
-Python never parses them. In INSERT ... SELECT ... FROM input('structure') ... FORMAT X the spool file replaces input(), which chDB
-can't feed.
+Every statement has its own chDB connection, so settings don't leak. The engine itself reads an INSERT's data
+from a spool file: Python never parses them. In INSERT ... SELECT ... FROM input('structure') ... FORMAT X the
+spool file replaces input(), which chDB can't feed.
 """
 
 import re
@@ -32,7 +32,9 @@ class Statement(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The result's bytes, their format ('' if the statement returns no rows), and the number of rows written."""
+    """The result's bytes, their format ('' if the statement returns no rows), and the number of rows
+    written.
+    """
 
     data: bytes
     format: str
@@ -58,9 +60,15 @@ def execute(database: str, statement: Statement) -> Answer:
     try:
         for preparation in _preparations(statement.parameters):
             connection.query(preparation)
-        bind = {name[6:]: value for name, value in statement.parameters.items() if name.startswith("param_")} or None
+        bind = {
+            name[6:]: value for name, value in statement.parameters.items() if name.startswith("param_")
+        } or None
         if statement.spool is not None:
-            return Answer(b"", "", connection.query(_reading(statement.sql, statement.spool), params=bind).rows_written())
+            return Answer(
+                b"",
+                "",
+                connection.query(_reading(statement.sql, statement.spool), params=bind).rows_written(),
+            )
         sql = statement.sql.rstrip().rstrip(";")
         tail = TAIL_FORMAT.search(sql)
         format_ = tail.group(1) if tail else statement.parameters.get("default_format", "TabSeparated")
@@ -73,7 +81,11 @@ def execute(database: str, statement: Statement) -> Answer:
 
 def _preparations(parameters: dict[str, str]) -> list[str]:
     statements = ["USE `{}`".format((parameters.get("database") or "default").replace("`", ""))]
-    settings = {name: value for name, value in parameters.items() if name not in TRANSPORT and not name.startswith("param_")}
+    settings = {
+        name: value
+        for name, value in parameters.items()
+        if name not in TRANSPORT and not name.startswith("param_")
+    }
     if bad := [name for name in settings if not SETTING.fullmatch(name)]:
         raise RuntimeError(f"Code: 115. DB::Exception: Unknown setting {bad[0]!r}. (UNKNOWN_SETTING)")
     if settings:
@@ -87,5 +99,7 @@ def _reading(sql: str, spool: Path) -> str:
     if tail is None:
         raise RuntimeError("Code: 62. DB::Exception: the INSERT names no format. (SYNTAX_ERROR)")
     head, format_ = sql[: tail.start()].rstrip(), tail.group(1)
-    text, found = INPUT.subn(lambda call: f"file({quote(str(spool))}, {quote(format_)}, {call.group(1)})", head, count=1)
+    text, found = INPUT.subn(
+        lambda call: f"file({quote(str(spool))}, {quote(format_)}, {call.group(1)})", head, count=1
+    )
     return text if found else f"{head} FROM INFILE {quote(str(spool))} FORMAT {format_}"

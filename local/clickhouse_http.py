@@ -1,9 +1,11 @@
 """Serve ClickHouse's HTTP interface on the embedded engine: the transport.
 
-    python -m local.clickhouse_http --home build/local/clickhouse --port 18123      # foreground; SIGTERM ends it
+    python -m local.clickhouse_http --home build/local/clickhouse --port 18123      # foreground; SIGTERM ends
+    it
 
-One process owns a database folder; it must not be forked. Rows of an INSERT go from the socket straight into a spool file.
-Not supported: sessions, users (except one password), roles, replication, system.query_log, external data, progress headers.
+One process owns a database folder; it must not be forked. Rows of an INSERT go from the socket straight into
+a spool file. Not supported: sessions, users (except one password), roles, replication, system.query_log,
+external data, progress headers.
 """
 
 import argparse
@@ -82,7 +84,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def body(self) -> bytes:
         """Read the whole request body and decompress it."""
-        return decompress(b"".join(bytes(piece) for piece in self.pieces()), self.headers.get("Content-Encoding", ""))
+        return decompress(
+            b"".join(bytes(piece) for piece in self.pieces()), self.headers.get("Content-Encoding", "")
+        )
 
     def reply(self, code: int, body: bytes = b"", **headers: str) -> None:
         """Send an answer; underscores in header names become hyphens."""
@@ -95,7 +99,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def fail(self, message: str) -> None:
-        """Send an error as ClickHouse's HTTP interface does: 404 for an unknown table or database, otherwise 500."""
+        """Send an error as ClickHouse's HTTP interface does: 404 for an unknown table or database, otherwise
+        500.
+        """
         match = re.search(r"Code: (\d+)", message)
         code = match[1] if match else "1002"
         self.reply(404 if code in NOT_FOUND else 500, message.encode(), X_ClickHouse_Exception_Code=code)
@@ -121,9 +127,13 @@ class Handler(BaseHTTPRequestHandler):
 
     @contextmanager
     def received(self, parameters: dict[str, str]) -> Iterator[Statement]:
-        """Yield this request's statement, with its rows in a spool file that exists until the context ends."""
+        """Yield this request's statement, with its rows in a spool file that exists until the context
+        ends.
+        """
         sql = parameters.get("query", "")
-        with tempfile.NamedTemporaryFile(dir=Path(self.database).parent, prefix="spool-", buffering=0) as spool:
+        with tempfile.NamedTemporaryFile(
+            dir=Path(self.database).parent, prefix="spool-", buffering=0
+        ) as spool:
             path = Path(spool.name)
             if takes_rows(sql):
                 spooled = self._spool(spool)
@@ -170,7 +180,10 @@ class Handler(BaseHTTPRequestHandler):
         parameters = dict(parse_qsl(url.query, keep_blank_values=True))
         if not self._allowed(parameters):
             self.close_connection = True
-            text = b"Code: 516. DB::Exception: default: Authentication failed: password is incorrect. (AUTHENTICATION_FAILED)"
+            text = (
+                b"Code: 516. DB::Exception: default: Authentication failed: password is incorrect. "
+                b"(AUTHENTICATION_FAILED)"
+            )
             return self.reply(403, text, X_ClickHouse_Exception_Code="516", Connection="close")
         if not self.server.enter():
             self.close_connection = True
@@ -182,7 +195,9 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except OSError as error:  # a full disk under the spool file
             self.close_connection = True
-            self.fail(f"Code: 243. DB::Exception: Cannot reserve space for the request: {error}. (NOT_ENOUGH_SPACE)")
+            self.fail(
+                f"Code: 243. DB::Exception: Cannot reserve space for the request: {error}. (NOT_ENOUGH_SPACE)"
+            )
         finally:
             self.server.leave()
 
@@ -238,7 +253,9 @@ def serve(home: Path, port: int, handler: type[Handler] = Handler) -> None:
 
 def main(handler: type[Handler] = Handler) -> None:
     """Parse the command line and serve with this handler."""
-    parser = argparse.ArgumentParser(description=(sys.modules[handler.__module__].__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(sys.modules[handler.__module__].__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()

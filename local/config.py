@@ -38,7 +38,8 @@ schedule = "@hourly"
 
 # Further pipelines, which only the demo of the recorded orders has.
 BESIDE = """
-# The same journal without views, as if its application ran with events-by-tag off: Tagmill builds them before it delivers.
+# The same journal without views, as if its application ran with events-by-tag off: Tagmill builds them before
+# it delivers.
 [pipelines.orders_built]
 keyspace = "orders_built"
 bucket_size = "Hour"
@@ -70,8 +71,13 @@ type = "LowCardinality(String)"
 """
 
 
-def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00") -> Path:
-    """Write the configuration file unless it exists, and return its path. Keyspace and destination get the pipeline's name."""
+def write_config(
+    places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
+) -> Path:
+    """Write the configuration file unless it exists, and return its path.
+
+    Keyspace and destination get the pipeline's name.
+    """
     file = places.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

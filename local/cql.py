@@ -1,4 +1,6 @@
-"""Open a driver session on the local Cassandra, with one clear line when Cassandra doesn't answer; write many rows fast."""
+"""Open a driver session on the local Cassandra, with one clear line when Cassandra doesn't answer; write many
+rows fast.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,9 @@ IN_FLIGHT = 24
 @contextmanager
 def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
     """Yield a session and close it at the end; raise StoreUnavailable if no Cassandra answers."""
-    profile = ExecutionProfile(load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")), request_timeout=60)
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")), request_timeout=60
+    )
     cluster = Cluster(
         [host],
         port=port,
@@ -43,7 +47,11 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
 
 
 def write_partitions(
-    session: Session, table: str, columns: Sequence[str], partitions: Iterable[Sequence[Sequence[Any]]], payload_bytes: int
+    session: Session,
+    table: str,
+    columns: Sequence[str],
+    partitions: Iterable[Sequence[Sequence[Any]]],
+    payload_bytes: int,
 ) -> None:
     """Insert rows partition by partition, in unlogged batches of one partition each, many batches at once.
 

@@ -33,7 +33,9 @@ class DagFailed(TerminalError):
 class DagRunner:
     """Triggers DAGs of a running Airflow and shows their progress to a person."""
 
-    def __init__(self, api: AirflowApi, dags: Sequence[str], console: Console, require_alive: Callable[[], None]) -> None:
+    def __init__(
+        self, api: AirflowApi, dags: Sequence[str], console: Console, require_alive: Callable[[], None]
+    ) -> None:
         """Keep the client, the DAGs and the console.
 
         `require_alive` raises when a server that the DAGs need has ended: retrying would not bring it back.
@@ -42,7 +44,8 @@ class DagRunner:
         self._told: dict[tuple[str, str, str, int], str] = {}
 
     def deliver(self, timeout_seconds: float) -> None:
-        """Trigger a run of each DAG at once; wait for these runs and for those that they start while there is more to do.
+        """Trigger a run of each DAG at once; wait for these runs and for those that they start while there is
+        more to do.
 
         Raises:
             DagFailed: a run failed; the message has the failed tasks' own errors.
@@ -57,15 +60,20 @@ class DagRunner:
             self.api.pause(dag, False)
         with Live(console=self.console, refresh_per_second=4, transient=True) as live:
             while True:
-                found = {(dag, name): state for dag in self.dags for name, state in self.api.runs(dag).items()}
+                found = {
+                    (dag, name): state for dag in self.dags for name, state in self.api.runs(dag).items()
+                }
                 states = {run: state for run, state in found.items() if run not in before}
                 self._show(live, states)
-                if all(run in states for run in triggered) and all(state in FINAL for state in states.values()):
+                if all(run in states for run in triggered) and all(
+                    state in FINAL for state in states.values()
+                ):
                     break
                 self.require_alive()
                 if time.monotonic() > limit:
                     raise StoreUnavailable(
-                        f"{' and '.join(self.dags)}: still under way after {timeout_seconds:.0f} s; look into Airflow's UI"
+                        f"{' and '.join(self.dags)}: still under way after {timeout_seconds:.0f} s; look "
+                        "into Airflow's UI"
                     )
                 time.sleep(POLL_SECONDS)
         failed = [run for run, state in states.items() if state == "failed"]
@@ -77,7 +85,9 @@ class DagRunner:
             if errors := self.api.import_errors():
                 raise DagFailed(f"Airflow can't import the DAG: {errors[0]}")
             if time.monotonic() > limit:
-                raise StoreUnavailable(f"Airflow doesn't know the DAG {dag}; look into the log of its DAG processor")
+                raise StoreUnavailable(
+                    f"Airflow doesn't know the DAG {dag}; look into the log of its DAG processor"
+                )
             time.sleep(0.5)
 
     def _show(self, live: Live, states: Mapping[Run, str]) -> None:
@@ -96,7 +106,10 @@ class DagRunner:
         lines = []
         for task in self.api.tasks(dag, run):
             if task["state"] == "failed":
-                lines += [f"task {task['task_id']}: {line}" for line in self.api.log_tail(dag, run, task)[-1:] or ["see its log"]]
+                lines += [
+                    f"task {task['task_id']}: {line}"
+                    for line in self.api.log_tail(dag, run, task)[-1:] or ["see its log"]
+                ]
         return f"run {run} of DAG {dag} failed: {'; '.join(lines) or 'no task says why'}"
 
 
@@ -108,5 +121,7 @@ def _table(runs: int, tasks: list[tuple[Run, dict[str, Any]]]) -> Table:
         state = task["state"] or "waiting"
         seconds = f"{task['duration']:.1f}" if task.get("duration") else ""
         colour = COLOURS.get(state, "white")
-        table.add_row(dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), seconds)
+        table.add_row(
+            dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), seconds
+        )
     return table

@@ -1,4 +1,6 @@
-"""The body of bin/run: start the stack, load schema and journal, run the DAG, and show a table of what arrived."""
+"""The body of bin/run: start the stack, load schema and journal, run the DAG, and show a table of what
+arrived.
+"""
 
 import fcntl
 import json
@@ -50,7 +52,9 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The demo's result per tag; for the recorded orders also that of the view that Tagmill built, and of the topic."""
+    """The demo's result per tag; for the recorded orders also that of the view that Tagmill built, and of the
+    topic.
+    """
 
     ok: bool
     seconds: float
@@ -59,7 +63,9 @@ class Outcome:
     topics: list[dict[str, Any]]
 
     def write(self, file: Path) -> None:
-        """Write the result of the plugin's own view as JSON; its `ok` covers the built view and the topic, too."""
+        """Write the result of the plugin's own view as JSON; its `ok` covers the built view and the topic,
+        too.
+        """
         file.parent.mkdir(parents=True, exist_ok=True)
         content = {"ok": self.ok, "seconds": self.seconds, "tags": self.tags}
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -67,10 +73,16 @@ class Outcome:
 
 @app.command()
 def run(
-    once: Annotated[bool, typer.Option("--once", help="Stop by itself; exit code 0 only if all arrived, row for row.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop by itself; exit code 0 only if all arrived, row for row.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the result as JSON into this file.")] = None,
-    events: Annotated[int | None, typer.Option(help="Generate so many tagged events instead of the recorded orders.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")] = None,
+    events: Annotated[
+        int | None, typer.Option(help="Generate so many tagged events instead of the recorded orders.")
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")
+    ] = None,
 ) -> None:
     """Deliver a journal of tagged events to ClickHouse on this machine, and show what arrived."""
     code = 1
@@ -91,7 +103,9 @@ def run(
 
 
 def demo(places: Places, once: bool, report: Path | None, events: int | None) -> Outcome:
-    """Start the stack, deliver, show the result and wait for Ctrl-C unless `once`; leave no process behind."""
+    """Start the stack, deliver, show the result and wait for Ctrl-C unless `once`; leave no process
+    behind.
+    """
     began = time.monotonic()
     journal: Journal = Orders() if events is None else Generated(events, places.home)
     places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
@@ -116,7 +130,9 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
 
 
 def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
-    """Start the stack, apply the schema and load the journals while Airflow starts; return the settings and the journals."""
+    """Start the stack, apply the schema and load the journals while Airflow starts; return the settings and
+    the journals.
+    """
     places = stack.places
     write_config(places, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
     os.environ[CONFIG_VARIABLE] = str(places.config)
@@ -130,7 +146,9 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
         schema.apply(settings)
         destination_table.apply(settings)
         journals = [journal]
-        if OrdersWithoutViews.name in settings.pipelines:  # an older configuration, or that of generated events, lacks it
+        if (
+            OrdersWithoutViews.name in settings.pipelines
+        ):  # an older configuration, or that of generated events, lacks it
             journals.append(OrdersWithoutViews())
         with session(places.ports.cassandra) as connected:
             for one in journals:
@@ -143,7 +161,9 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
 
 
 def _topics(settings: Settings) -> list[str]:
-    """Return the demo's topic if it is configured: an older configuration, or that of generated events, lacks it."""
+    """Return the demo's topic if it is configured: an older configuration, or that of generated events, lacks
+    it.
+    """
     return [products.NAME] if products.NAME in settings.topics else []
 
 
@@ -178,16 +198,24 @@ def _outcome(settings: Settings, journals: list[Journal], began: float) -> Outco
             console.print(f"[red]{products.NAME}: {line}[/]")
             ok = False
     ok = ok and all(str(row["verdict"]).startswith(EXACTLY_ONCE) for row in topics)
-    return Outcome(ok, round(time.monotonic() - began, 1), tables[0], tables[1] if len(tables) > 1 else [], topics)
+    return Outcome(
+        ok, round(time.monotonic() - began, 1), tables[0], tables[1] if len(tables) > 1 else [], topics
+    )
 
 
 def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) -> None:
     console.print(_table(outcome.tags, COLUMNS))
     if outcome.built:
-        console.print(_table(outcome.built, COLUMNS, "the same journal without views: built by Tagmill, then delivered"))
+        console.print(
+            _table(outcome.built, COLUMNS, "the same journal without views: built by Tagmill, then delivered")
+        )
     if outcome.topics:
         columns = [name for name in TOPIC_COLUMNS if name != "expired"]
-        console.print(_table(outcome.topics, columns, "a plain topic, where some events come twice and some can't be read"))
+        console.print(
+            _table(
+                outcome.topics, columns, "a plain topic, where some events come twice and some can't be read"
+            )
+        )
     verdict = (
         "[green]what arrived equals the journal, row for row[/]"
         if outcome.ok
@@ -197,10 +225,18 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
     user, password = stack.airflow.login()
     base = f"http://127.0.0.1:{stack.airflow.port}"
     docs = Path(settings.storage.root) / journal.name / "docs" / "index.html"
-    query = f"SELECT tags, count() AS events FROM {journal.name}_events GROUP BY tags ORDER BY tags FORMAT PrettyCompact"
+    query = (
+        f"SELECT tags, count() AS events FROM {journal.name}_events GROUP BY tags ORDER BY tags "
+        "FORMAT PrettyCompact"
+    )
     console.print(f"Airflow    {base}/dags/deliver_{journal.name}   login {user} / {password}")
-    console.print(f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)")
-    console.print(f"config     {stack.places.config}   (export {CONFIG_VARIABLE}={shlex.quote(str(stack.places.config))})")
+    console.print(
+        f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)"
+    )
+    console.print(
+        f"config     {stack.places.config}   (export "
+        f"{CONFIG_VARIABLE}={shlex.quote(str(stack.places.config))})"
+    )
     console.print(f'SQL        curl -s http://127.0.0.1:{stack.clickhouse.port}/ --data-binary "{query}"\n')
     console.print(_answer(stack.clickhouse.port, query))
 
@@ -208,7 +244,9 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
 def _table(rows: list[dict[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
     table = Table(*(name.replace("_", " ") for name in columns), title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns))
+        table.add_row(
+            *(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns)
+        )
     return table
 
 
@@ -251,7 +289,8 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 
 @contextmanager
 def _alone(places: Places) -> Iterator[IO[str]]:
-    """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its stack.
+    """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its
+    stack.
 
     Raises:
         LeaseTaken: another demo uses the home.
@@ -264,8 +303,10 @@ def _alone(places: Places) -> Iterator[IO[str]]:
             lock.seek(0)
             if alive(int(lock.read() or 0)):
                 raise LeaseTaken(
-                    f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or choose another folder "
-                    "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
+                    f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or "
+                    "choose another folder "
+                    "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, "
+                    "…_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
                 ) from None
             console.print("waiting until what a killed bin/run left is stopped …")
             fcntl.flock(lock, fcntl.LOCK_EX)

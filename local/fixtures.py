@@ -1,6 +1,8 @@
-"""Load journals that the real plugin wrote (tests/fixtures/pekko, one folder per case) into a running Cassandra.
+"""Load journals that the real plugin wrote (tests/fixtures/pekko, one folder per case) into a running
+Cassandra.
 
-tests/fixtures/README.md describes each case. Nulls are not written (no tombstones). Loading twice gives the same rows.
+tests/fixtures/README.md describes each case. Nulls are not written (no tombstones). Loading twice gives the
+same rows.
 """
 
 import json
@@ -27,7 +29,12 @@ CASES = ROOT / "tests" / "fixtures" / "pekko"
 TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
 # Tables that an application with events-by-tag off writes.
 WITHOUT_VIEWS = ("messages", "metadata", "all_persistence_ids")
-CONVERT: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timeuuid": UUID, "set<text>": set, "map<text, text>": dict}
+CONVERT: dict[str, Callable[[Any], Any]] = {
+    "uuid": UUID,
+    "timeuuid": UUID,
+    "set<text>": set,
+    "map<text, text>": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,9 @@ class Case:
         folder = CASES / self.name
         if not (folder / "schema.cql").is_file():
             known = ", ".join(sorted(path.name for path in CASES.iterdir() if path.is_dir()))
-            raise ConfigurationError(f"there is no fixture case {self.name!r}. Nothing was loaded. There are: {known}")
+            raise ConfigurationError(
+                f"there is no fixture case {self.name!r}. Nothing was loaded. There are: {known}"
+            )
         return folder
 
     @cached_property
@@ -76,11 +85,14 @@ class Case:
                 yield re.sub(rf"(?<=IF NOT EXISTS ){match[1]}\b", cql(keyspace), text)
 
 
-def load_case(session: Session, case: str, keyspace: str, drop: bool = False, tables: Sequence[str] = TABLES) -> dict[str, int]:
-    """Create the keyspace and tables that are missing, write the rows, and return the number of rows per table.
+def load_case(
+    session: Session, case: str, keyspace: str, drop: bool = False, tables: Sequence[str] = TABLES
+) -> dict[str, int]:
+    """Create the keyspace and tables that are missing, write the rows, and return the number of rows per
+    table.
 
-    With `tables`, the other tables are created and stay empty. A table that already holds exactly as many rows is left as it is.
-    `drop` drops the keyspace first.
+    With `tables`, the other tables are created and stay empty. A table that already holds exactly as many
+    rows is left as it is. `drop` drops the keyspace first.
     """
     source = Case(case)
     statements = list(source.statements(keyspace))
@@ -98,11 +110,15 @@ def _load_table(session: Session, source: Case, keyspace: str, table: str) -> in
     if data.num_rows and session.execute(f"SELECT count(*) FROM {name}").one()[0] == data.num_rows:
         return int(data.num_rows)
     definition = session.cluster.metadata.keyspaces[keyspace].tables[table]
-    convert = [CONVERT.get(definition.columns[column].cql_type, lambda value: value) for column in data.column_names]
+    convert = [
+        CONVERT.get(definition.columns[column].cql_type, lambda value: value) for column in data.column_names
+    ]
     keys = [data.column_names.index(column.name) for column in definition.partition_key]
     partitions: defaultdict[tuple[Any, ...], list[list[Any]]] = defaultdict(list)
     for row in zip(*(column.to_pylist() for column in data.columns), strict=True):
-        values = [UNSET_VALUE if value is None else make(value) for make, value in zip(convert, row, strict=True)]
+        values = [
+            UNSET_VALUE if value is None else make(value) for make, value in zip(convert, row, strict=True)
+        ]
         partitions[tuple(row[key] for key in keys)].append(values)
     write_partitions(session, name, data.column_names, partitions.values(), _largest_payload(data))
     return int(data.num_rows)

@@ -1,7 +1,9 @@
-"""Generate a journal as the plugin would have written it: messages, tag_views, tag_write_progress, all_persistence_ids.
+"""Generate a journal as the plugin would have written it: messages, tag_views, tag_write_progress,
+all_persistence_ids.
 
-Event i belongs to persistence id i % P; its two tags rotate; every 10th sequence_nr is untagged. Everything is derived from the plan by
-arithmetic. Any process can therefore make any part, a second run writes the same rows, and the expected rows are known.
+Event i belongs to persistence id i % P; its two tags rotate; every 10th sequence_nr is untagged. Everything
+is derived from the plan by arithmetic. Any process can therefore make any part, a second run writes the same
+rows, and the expected rows are known.
 """
 
 import hashlib
@@ -34,11 +36,13 @@ CHUNK = 10_000  # events (or persistence ids) that one call of a worker writes
 IN_PROCESS = 20_000  # rows: up to this many are not worth a second process
 
 VIEW = (
-    "tag_name timebucket timestamp persistence_id tag_pid_sequence_nr event event_manifest sequence_nr ser_id ser_manifest "
+    "tag_name timebucket timestamp persistence_id tag_pid_sequence_nr event event_manifest sequence_nr "
+    "ser_id ser_manifest "
     "writer_uuid"
 ).split()
 MESSAGE = (
-    "persistence_id partition_nr sequence_nr timestamp event event_manifest ser_id ser_manifest timebucket writer_uuid tags"
+    "persistence_id partition_nr sequence_nr timestamp event event_manifest ser_id ser_manifest "
+    "timebucket writer_uuid tags"
 ).split()
 PROGRESS = "persistence_id tag offset sequence_nr tag_pid_sequence_nr".split()
 
@@ -95,7 +99,10 @@ class Plan:
         count = len(self.tags)
         residue = (number + owner) % count
         wanted = 1 if index == self.events - 1 and self.rows % self.per_event else self.per_event
-        tags = [(self.tags[(residue + k) % count], self._tagged(owner, number, (residue + k) % count)) for k in range(wanted)]
+        tags = [
+            (self.tags[(residue + k) % count], self._tagged(owner, number, (residue + k) % count))
+            for k in range(wanted)
+        ]
         sequence_nr = number + 1 + number // (UNTAGGED_EVERY - 1)
         return self._make(owner, sequence_nr, self.first_ticks + index * self.step_ticks, tags)
 
@@ -120,7 +127,9 @@ class Plan:
         return dict(found)
 
     def _tagged(self, owner: int, number: int, tag: int) -> int:
-        """Count those of a persistence id's tagged events 0 to `number` that have the tag: the last one's tag_pid_sequence_nr."""
+        """Count those of a persistence id's tagged events 0 to `number` that have the tag: the last one's
+        tag_pid_sequence_nr.
+        """
         count = len(self.tags)
         total = 0
         for residue in range(tag - self.per_event + 1, tag + 1):
@@ -154,23 +163,37 @@ def plan(
     payload_bytes: int = 200,
     seed: int = 1,
 ) -> Plan:
-    """Plan a journal of `rows` tag rows, spread evenly over the `buckets` buckets before `end` (default: the current hour)."""
+    """Plan a journal of `rows` tag rows, spread evenly over the `buckets` buckets before `end` (default: the
+    current hour).
+    """
     size = BucketSize(bucket_size)
     moment = (end or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
     first = size.start(from_datetime(moment)) * 10_000 - buckets * size.ticks
     events = -(-rows // min(2, len(tags)))
     owners = persistence_ids or max(10, rows // 200)
     return Plan(
-        rows, tuple(tags), owners, first, max(2, buckets * size.ticks // max(1, events)), bucket_size, payload_bytes, seed
+        rows,
+        tuple(tags),
+        owners,
+        first,
+        max(2, buckets * size.ticks // max(1, events)),
+        bucket_size,
+        payload_bytes,
+        seed,
     )
 
 
 def generate(session: Session, keyspace: str, wanted: Plan, processes: int = 2) -> dict[str, int]:
-    """Create the keyspace, write the plan's rows and return the number of rows per tag; a second call writes the same rows."""
+    """Create the keyspace, write the plan's rows and return the number of rows per tag; a second call writes
+    the same rows.
+    """
     for statement in Case("orders").statements(keyspace):
         session.execute(statement)
     chunks = [(start, min(start + CHUNK, wanted.events)) for start in range(0, wanted.events, CHUNK)]
-    owners = [(start, min(start + CHUNK, wanted.persistence_ids)) for start in range(0, wanted.persistence_ids, CHUNK)]
+    owners = [
+        (start, min(start + CHUNK, wanted.persistence_ids))
+        for start in range(0, wanted.persistence_ids, CHUNK)
+    ]
     if wanted.rows <= IN_PROCESS or processes <= 1:
         for start, stop in chunks:
             _write_views(session, keyspace, wanted, start, stop)
@@ -179,7 +202,9 @@ def generate(session: Session, keyspace: str, wanted: Plan, processes: int = 2) 
         return wanted.expected()
     point = session.cluster.metadata.all_hosts()[0].endpoint
     where = (str(point.address), int(point.port), keyspace, json.dumps(asdict(wanted)))
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_connect, initargs=where) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_connect, initargs=where
+    ) as pool:
         done = [pool.submit(_chunk, "views", *chunk) for chunk in chunks] + [
             pool.submit(_chunk, "owners", *chunk) for chunk in owners
         ]
@@ -223,7 +248,9 @@ def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop
 
 
 def _write_owners(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
-    """Write messages, tag_write_progress and all_persistence_ids of the persistence ids from `start` to before `stop`."""
+    """Write messages, tag_write_progress and all_persistence_ids of the persistence ids from `start` to
+    before `stop`.
+    """
     name = cql(keyspace)
     write_partitions(
         session,
@@ -233,7 +260,11 @@ def _write_owners(session: Session, keyspace: str, wanted: Plan, start: int, sto
         wanted.payload_bytes,
     )
     write_partitions(
-        session, f"{name}.tag_write_progress", PROGRESS, (_progress(wanted, owner) for owner in range(start, stop)), 0
+        session,
+        f"{name}.tag_write_progress",
+        PROGRESS,
+        (_progress(wanted, owner) for owner in range(start, stop)),
+        0,
     )
     owners = ([(f"g-{owner:06d}",)] for owner in range(start, stop) if owner < wanted.events)
     write_partitions(session, f"{name}.all_persistence_ids", ["persistence_id"], owners, 0)

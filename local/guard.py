@@ -1,6 +1,7 @@
 """Stop servers when the process that needs them ends in any way (kill -9 included).
 
-The owner holds the writing end of a pipe; when the owner ends, the operating system closes the pipe and the guard acts.
+The owner holds the writing end of a pipe; when the owner ends, the operating system closes the pipe and the
+guard acts.
 """
 
 import os
@@ -17,7 +18,8 @@ from local.service import Part
 class Guard:
     """Watches this process on behalf of some parts; call `release` after they were stopped the normal way.
 
-    `held`: file descriptors (of a file lock) that the guard keeps open until all parts are stopped, even if the owner dies first.
+    `held`: file descriptors (of a file lock) that the guard keeps open until all parts are stopped, even if
+    the owner dies first.
     """
 
     def __init__(self, parts: Sequence[Part], *held: int) -> None:

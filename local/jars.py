@@ -1,4 +1,5 @@
-"""Fetch the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven is needed and no registry is named here.
+"""Fetch the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven is needed and no registry is
+named here.
 
     python -m local.jars            # build/jars/spark, cassandra and kafka; does nothing if they are complete
 
@@ -20,7 +21,13 @@ from tagmill.errors import ConfigurationError, TransientError
 
 HERE = Path(__file__).resolve().parent / "jars"
 CONFIGURATIONS = ("spark", "cassandra", "kafka")
-UNREACHABLE = ("UnknownHostException", "ConnectException", "Connection refused", "SocketTimeoutException", "NoRouteToHost")
+UNREACHABLE = (
+    "UnknownHostException",
+    "ConnectException",
+    "Connection refused",
+    "SocketTimeoutException",
+    "NoRouteToHost",
+)
 
 
 def fetch(target: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> list[str]:
@@ -37,7 +44,9 @@ def fetch(target: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> lis
 
 
 def complete(target: Path, configuration: str) -> bool:
-    """Return whether the folder still holds the jars that were fetched for the current ivy.xml and ivysettings.xml."""
+    """Return whether the folder still holds the jars that were fetched for the current ivy.xml and
+    ivysettings.xml.
+    """
     try:
         stamp = json.loads(_stamp(target, configuration).read_text())
     except (OSError, ValueError):
@@ -61,23 +70,41 @@ def _stamp(target: Path, configuration: str) -> Path:
 
 
 def _retrieve(target: Path, configuration: str) -> None:
-    # Ivy runs once per configuration, since -sync empties everything below the first variable part of the pattern.
+    # Ivy runs once per configuration, since -sync empties everything below the first variable part of the
+    # pattern.
     folder, log = target / configuration, target / f"{configuration}.log"
     folder.mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("JARS_CACHE")
     command = [find_java(SPARK), *([f"-Djars.cache={cache}"] if cache else []), "-jar", str(_ivy()), "-warn"]
-    command += ["-settings", str(HERE / "ivysettings.xml"), "-ivy", str(HERE / "ivy.xml"), "-confs", configuration]
-    command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]", "-types", "jar", "bundle", "-sync"]
+    command += [
+        "-settings",
+        str(HERE / "ivysettings.xml"),
+        "-ivy",
+        str(HERE / "ivy.xml"),
+        "-confs",
+        configuration,
+    ]
+    command += [
+        "-retrieve",
+        f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
+        "-types",
+        "jar",
+        "bundle",
+        "-sync",
+    ]
     with open(log, "wb") as out:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out).returncode
     if code:
         text = log.read_text(errors="replace")
         if any(word in text for word in UNREACHABLE):
             raise TransientError(
-                f"the jars for {configuration} can't be fetched: no network, or the repository doesn't answer. "
+                f"the jars for {configuration} can't be fetched: no network, or the repository doesn't "
+                "answer. "
                 f"What was in {folder} stays; run it again with a network. Details: {log}"
             )
-        raise ConfigurationError(f"the jars for {configuration} can't be fetched: {one_line(text)}. Details: {log}")
+        raise ConfigurationError(
+            f"the jars for {configuration} can't be fetched: {one_line(text)}. Details: {log}"
+        )
     _stamp(target, configuration).write_text(json.dumps({"ivy": _wanted(), "jars": _names(folder)}))
 
 

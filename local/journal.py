@@ -1,4 +1,6 @@
-"""Load the journals that the demo delivers, and list the rows that have to arrive: the recorded orders, or generated events."""
+"""Load the journals that the demo delivers, and list the rows that have to arrive: the recorded orders, or
+generated events.
+"""
 
 import json
 from abc import ABC, abstractmethod
@@ -20,7 +22,9 @@ from tagmill.errors import ConfigurationError
 
 
 class Row(NamedTuple):
-    """One expected row of the destination: the columns of tag_views, with the time in 100 ns ticks since 1970 UTC."""
+    """One expected row of the destination: the columns of tag_views, with the time in 100 ns ticks since 1970
+    UTC.
+    """
 
     tag: str
     timebucket: int
@@ -77,13 +81,16 @@ class Orders(Journal):
         """Write the journal's tables.
 
         Raises:
-            ConfigurationError: this machine's clock is before the recorded events, so that nothing would be delivered.
+            ConfigurationError: this machine's clock is before the recorded events, so that nothing would be
+                delivered.
         """
         last = max(row.event_time for _, _, rows in self.expected() for row in rows)
         if to_datetime(last) > datetime.now(UTC):
             raise ConfigurationError(
-                f"this machine's clock ({datetime.now(UTC):%Y-%m-%d %H:%M} UTC) is before the recorded orders "
-                f"({to_datetime(last):%Y-%m-%d %H:%M}). Nothing was loaded. Set the clock, or use --events N, "
+                f"this machine's clock ({datetime.now(UTC):%Y-%m-%d %H:%M} UTC) is before the recorded "
+                "orders "
+                f"({to_datetime(last):%Y-%m-%d %H:%M}). Nothing was loaded. Set the clock, or use "
+                "--events N, "
                 "which generates events of the last hours"
             )
         load_case(session, self.case.name, self.name, tables=self.tables)
@@ -103,19 +110,25 @@ class Orders(Journal):
         for row in self.case.table("tag_views").to_pylist():
             offset = row.pop("timestamp")
             columns = {**row, "tag": row["tag_name"], "offset": offset, "event_time": ticks(UUID(offset))}
-            found[row["tag_name"], row["timebucket"]].append(Row(**{name: columns[name] for name in Row._fields}))
+            found[row["tag_name"], row["timebucket"]].append(
+                Row(**{name: columns[name] for name in Row._fields})
+            )
         return dict(found)
 
 
 class OrdersWithoutViews(Orders):
-    """The order journal as if its application had run with events-by-tag off: Tagmill builds the view before it delivers."""
+    """The order journal as if its application had run with events-by-tag off: Tagmill builds the view before
+    it delivers.
+    """
 
     name = "orders_built"
     tables = WITHOUT_VIEWS
 
 
 class Generated(Journal):
-    """Events of the last hours; the plan is kept in a file, so that a second start generates and delivers nothing new."""
+    """Events of the last hours; the plan is kept in a file, so that a second start generates and delivers
+    nothing new.
+    """
 
     def __init__(self, rows: int, home: Path) -> None:
         if rows < 1:

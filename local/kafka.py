@@ -71,7 +71,9 @@ class Kafka(Part):
     def configure(self) -> None:
         """Write server.properties and log4j2.properties; format the storage before the first start."""
         if not any(self.jars.glob("*.jar")):
-            raise ConfigurationError(f"there are no Kafka jars in {self.jars}; Kafka was not started. Run bin/setup")
+            raise ConfigurationError(
+                f"there are no Kafka jars in {self.jars}; Kafka was not started. Run bin/setup"
+            )
         (self.home / "tmp").mkdir(exist_ok=True)
         text = PROPERTIES.format(home=self.home, port=self.port, controller=self.controller_port)
         (self.home / "server.properties").write_text(text)
@@ -80,8 +82,14 @@ class Kafka(Part):
             self._format()
 
     def command(self) -> list[str]:
-        """Return the command that starts the broker: Java, its flags, Kafka's main class and server.properties."""
-        return [*self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR), BROKER, str(self.home / "server.properties")]
+        """Return the command that starts the broker: Java, its flags, Kafka's main class and
+        server.properties.
+        """
+        return [
+            *self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR),
+            BROKER,
+            str(self.home / "server.properties"),
+        ]
 
     def healthy(self) -> bool:
         """Send an ApiVersions request; an answer without an error means that clients are served."""
@@ -97,10 +105,17 @@ class Kafka(Part):
     def _java(self, *flags: str) -> list[str]:
         scratch = self.home / "tmp"
         return [
-            find_java(SPARK), *flags, "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true",
-            f"-Djava.io.tmpdir={scratch}", f"-Dkafka.logs.dir={self.home}", f"-Dlog4j2.configurationFile=file://{self.home}/log4j2.properties",
-            "-cp", f"{self.home}:{self.jars}/*",
-        ]  # fmt: skip
+            find_java(SPARK),
+            *flags,
+            "-XX:-UsePerfData",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Djava.io.tmpdir={scratch}",
+            f"-Dkafka.logs.dir={self.home}",
+            f"-Dlog4j2.configurationFile=file://{self.home}/log4j2.properties",
+            "-cp",
+            f"{self.home}:{self.jars}/*",
+        ]
 
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
@@ -115,4 +130,6 @@ class Kafka(Part):
         ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise PartDidNotStart(f"kafka: formatting {self.home / 'data'} failed: {one_line(done.stdout + done.stderr)}")
+            raise PartDidNotStart(
+                f"kafka: formatting {self.home / 'data'} failed: {one_line(done.stdout + done.stderr)}"
+            )

@@ -1,4 +1,7 @@
-"""Name the places of one stack: its folder and its ports. Several stacks with different homes and ports can run at once."""
+"""Name the places of one stack: its folder and its ports.
+
+Several stacks with different homes and ports can run at once.
+"""
 
 import json
 import os
@@ -16,7 +19,10 @@ PORTS = {"cassandra": 19042, "clickhouse": 18123, "kafka": 19092, "airflow": 180
 
 @dataclass(frozen=True)
 class Ports:
-    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's and Kafka's internal ports are derived from their client ports."""
+    """The TCP ports of a stack, all on 127.0.0.1.
+
+    Cassandra's and Kafka's internal ports are derived from their client ports.
+    """
 
     cassandra: int = PORTS["cassandra"]
     clickhouse: int = PORTS["clickhouse"]
@@ -55,9 +61,16 @@ class Places:
 
 
 def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> Places:
-    """Return the stack's places: from the options, else the environment, else the ports of its last start, else the defaults."""
+    """Return the stack's places: from the options, else the environment, else the ports of its last start,
+    else the defaults.
+    """
     folder = Path(home or os.environ.get(HOME_VARIABLE) or ROOT / "build" / "local").resolve()
-    chosen = {**PORTS, **_remembered(folder), **_from_environment(), **{k: v for k, v in (ports or {}).items() if v}}
+    chosen = {
+        **PORTS,
+        **_remembered(folder),
+        **_from_environment(),
+        **{k: v for k, v in (ports or {}).items() if v},
+    }
     return Places(folder, Ports(**chosen))
 
 
@@ -75,6 +88,8 @@ def _from_environment() -> dict[str, int]:
         variable = PORT_VARIABLE.format(name.upper())
         if text := os.environ.get(variable):
             if not text.isdigit() or not 1024 <= int(text) <= 65535:
-                raise ConfigurationError(f"{variable}={text} is no port: give a number from 1024 to 65535. Nothing was started.")
+                raise ConfigurationError(
+                    f"{variable}={text} is no port: give a number from 1024 to 65535. Nothing was started."
+                )
             found[name] = int(text)
     return found

@@ -1,7 +1,8 @@
-"""Find and end processes of the stack by a mark in their environment, so that none is missed and no other process is touched.
+"""Find and end processes of the stack by a mark in their environment, so that none is missed and no other
+process is touched.
 
-A pid file alone is not enough: pids are reused, and a server that dies leaves its children. All processes that a server starts
-(Airflow's tasks, their JVMs) inherit the mark, even if they start their own session.
+A pid file alone is not enough: pids are reused, and a server that dies leaves its children. All processes
+that a server starts (Airflow's tasks, their JVMs) inherit the mark, even if they start their own session.
 """
 
 import os
@@ -20,7 +21,11 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARKER) == mark:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARKER) == mark
+            ):
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -36,7 +41,9 @@ def alive(pid: int) -> bool:
 
 
 def end(mark: str, first: Sequence[psutil.Process], first_signal: int, seconds: float) -> int:
-    """Signal the processes `first`, then end all with the mark; return how many outlived the first signal by `seconds`."""
+    """Signal the processes `first`, then end all with the mark; return how many outlived the first signal by
+    `seconds`.
+    """
     known = set(marked(mark)) | set(first)
     _send(first, first_signal)
     _wait(mark, known, seconds)
@@ -69,9 +76,13 @@ def _wait(mark: str, known: set[psutil.Process], seconds: float) -> None:
 
 
 def _gone(process: psutil.Process) -> bool:
-    """Return whether a process has ended; a zombie counts as ended once its threads, which may still hold ports, have ended."""
+    """Return whether a process has ended; a zombie counts as ended once its threads, which may still hold
+    ports, have ended.
+    """
     try:
-        return not process.is_running() or (process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+        return not process.is_running() or (
+            process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+        )
     except psutil.NoSuchProcess:
         return True
 

@@ -1,4 +1,6 @@
-"""Fill and check the demo's topic: what happened to a shop's products, as JSON; some records are sent twice, some can't be read."""
+"""Fill and check the demo's topic: what happened to a shop's products, as JSON; some records are sent twice,
+some can't be read.
+"""
 
 import json
 from collections import Counter
@@ -38,25 +40,35 @@ def load(settings: Settings) -> None:
                 raise PartDidNotStart(
                     f"kafka: the topic {topic} could not be made: {error.args[0].str()}. Run it again"
                 ) from None
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 20, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 20, "log_level": 0}
+    )
     for partition in range(PARTITIONS):
         for number, value in enumerate(_sent(partition)):
             if number >= there[topic, partition]:
                 producer.produce(topic, value, partition=partition)
                 producer.poll(0)
     if left := producer.flush(SECONDS):
-        raise PartDidNotStart(f"kafka: {left} records were not taken within {SECONDS} s. Run it again: it goes on where it was")
+        raise PartDidNotStart(
+            f"kafka: {left} records were not taken within {SECONDS} s. Run it again: it goes on where it was"
+        )
 
 
 def differences(settings: Settings) -> list[str]:
     """Return what differs from the events that had to arrive; an empty list means that they are equal."""
     chosen = settings.topic(NAME)
-    expected = Counter({value for partition in range(PARTITIONS) for value in _sent(partition) if value.endswith(b"}}")})
+    expected = Counter(
+        {value for partition in range(PARTITIONS) for value in _sent(partition) if value.endswith(b"}}")}
+    )
     with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
         rows = clickhouse.rows(f"SELECT payload FROM {identifiers.sql(chosen.destination)}")
         arrived = Counter(value.encode() if isinstance(value, str) else value for (value,) in rows)
     missing, extra = expected - arrived, arrived - expected
-    return [f"{missing.total()} events are missing, {extra.total()} were not expected or came twice"] if missing or extra else []
+    return (
+        [f"{missing.total()} events are missing, {extra.total()} were not expected or came twice"]
+        if missing or extra
+        else []
+    )
 
 
 def line(settings: Settings) -> dict[str, object]:

@@ -1,4 +1,6 @@
-"""What all servers of the stack share: start a server in the background, wait until it answers, stop it with all its children."""
+"""What all servers of the stack share: start a server in the background, wait until it answers, stop it with
+all its children.
+"""
 
 import os
 import signal
@@ -76,7 +78,8 @@ class Part(ABC):
         """Raise PartEnded if the server was started and has ended by itself."""
         if self.pid_file.exists() and self.process() is None:
             raise PartEnded(
-                f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in {self.home}. Run it again: "
+                f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in "
+                f"{self.home}. Run it again: "
                 f"it goes on where it was. Log: {self.log}"
             )
 
@@ -126,9 +129,14 @@ class Part(ABC):
             return
         for port in self.ports():
             if not port_is_free(port):
-                which = f"port {port}" if port == self.port else f"its internal port {port} (it follows from {self.port})"
+                which = (
+                    f"port {port}"
+                    if port == self.port
+                    else f"its internal port {port} (it follows from {self.port})"
+                )
                 raise PortBusy(
-                    f"{self.name}: {which} is in use by another program, which was left alone; {self.name} was not started. "
+                    f"{self.name}: {which} is in use by another program, which was left alone; "
+                    f"{self.name} was not started. "
                     f"Choose another port with TAGMILL_LOCAL_{self.name.upper()}_PORT, or stop that program"
                 )
 
@@ -152,8 +160,13 @@ class Part(ABC):
         while not self.healthy():
             ended = process.poll() is not None
             if ended or time.monotonic() - began > self.start_seconds:
-                how = f"ended with status {process.returncode}" if ended else f"didn't answer within {self.start_seconds:.0f} s"
+                how = (
+                    f"ended with status {process.returncode}"
+                    if ended
+                    else f"didn't answer within {self.start_seconds:.0f} s"
+                )
                 raise PartDidNotStart(
-                    f"{self.name} {how}: {self.failure()}. It was stopped; its data stay in {self.home}. Log: {self.log}"
+                    f"{self.name} {how}: {self.failure()}. It was stopped; its data stay in {self.home}. "
+                    f"Log: {self.log}"
                 )
             time.sleep(0.1)

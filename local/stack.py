@@ -41,7 +41,9 @@ class Stack:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self.cassandra = Cassandra(places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra")
+        self.cassandra = Cassandra(
+            places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra"
+        )
         self.clickhouse = ClickHouse(places.home / "clickhouse", places.ports.clickhouse)
         self.kafka = Kafka(places.home / "kafka", places.ports.kafka, places.jars / "kafka")
         self.airflow = Airflow(places)
@@ -50,18 +52,23 @@ class Stack:
         """Return the named parts, or all if none is named, in the order in which they start."""
         if unknown := set(names) - set(NAMES):
             raise ConfigurationError(
-                f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. Nothing was done"
+                f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. "
+                "Nothing was done"
             )
         return [getattr(self, name) for name in NAMES if not names or name in names]
 
     def require(self, names: Sequence[str] = ()) -> None:
-        """Raise what would keep the parts from starting: too little space, a busy port, one port for two parts, no Java."""
+        """Raise what would keep the parts from starting: too little space, a busy port, one port for two
+        parts, no Java.
+        """
         require_space(self.places.home)
         ports = [port for part in self.parts() for port in part.ports()]
         if twice := {port for port in ports if ports.count(port) > 1}:
             raise ConfigurationError(
-                f"port {min(twice)} is given to two parts of the stack (Cassandra and Kafka take their own and that plus 10000). "
-                "Nothing was started. Choose other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
+                f"port {min(twice)} is given to two parts of the stack (Cassandra and Kafka take their "
+                "own and that plus 10000). "
+                "Nothing was started. Choose other ports with TAGMILL_LOCAL_CASSANDRA_PORT, "
+                "…_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
             )
         for part in self.parts(names):
             part.require_ports()
@@ -105,12 +112,14 @@ class Stack:
     def status(self) -> list[PartStatus]:
         """Return the status of every part, running or not."""
         return [
-            PartStatus(part.name, part.running(), part.pid(), part.port, part.where(), str(part.home)) for part in self.parts()
+            PartStatus(part.name, part.running(), part.pid(), part.port, part.where(), str(part.home))
+            for part in self.parts()
         ]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the home's lock, so that only one `up` or `down` runs in it; the operating system releases it when the process ends.
+        """Hold the home's lock, so that only one `up` or `down` runs in it; the operating system releases it
+        when the process ends.
 
         Raises:
             LeaseTaken: another command holds the lock.
@@ -122,6 +131,7 @@ class Stack:
             except BlockingIOError:
                 home = self.places.home
                 raise LeaseTaken(
-                    f"the stack in {home} is being started or stopped by another command; nothing was done. Try again"
+                    f"the stack in {home} is being started or stopped by another command; nothing was "
+                    "done. Try again"
                 ) from None
             yield

@@ -1,6 +1,9 @@
-"""Run `airflow standalone` without its log servers, which listen on every interface at fixed ports. Runs in the Airflow environment.
+"""Run `airflow standalone` without its log servers, which listen on every interface at fixed ports.
 
-On one machine the API server reads the log files themselves, so nothing is lost, and several stacks can run at once.
+Runs in the Airflow environment.
+
+On one machine the API server reads the log files themselves, so nothing is lost, and several stacks can run
+at once.
 """
 
 import signal
@@ -18,6 +21,8 @@ class QuietCommand(standalone_command.SubCommand):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process started in the background ignores SIGINT by default
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a process started in the background ignores SIGINT by default
     standalone_command.SubCommand = QuietCommand
     standalone_command.StandaloneCommand.entrypoint(None)

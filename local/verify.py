@@ -14,9 +14,11 @@ SHOWN = 3
 
 
 def differences(settings: Settings, journal: Journal) -> dict[str, list[str]]:
-    """Return the differences per tag: missing, unexpected, altered or doubled rows; an empty list means equality.
+    """Return the differences per tag: missing, unexpected, altered or doubled rows; an empty list means
+    equality.
 
-    Every column of tag_views counts. If the plugin's own reading was recorded, the delivered set has to equal it, too.
+    Every column of tag_views counts. If the plugin's own reading was recorded, the delivered set has to equal
+    it, too.
     """
     found: dict[str, list[str]] = {tag: [] for tag in journal.tags}
     rows_expected: Counter[str] = Counter()
@@ -46,7 +48,11 @@ def _compared(expected: list[Row], arrived: list[Row]) -> list[str]:
     missing, extra = Counter(expected) - Counter(arrived), Counter(arrived) - Counter(expected)
     lines = [f"missing or altered: {_named(row)}" for row in list(missing)[:SHOWN]]
     lines += [f"unexpected or doubled: {_named(row)}" for row in list(extra)[:SHOWN]]
-    return [*lines, f"bucket {(expected or arrived)[0].timebucket}: {missing.total()} rows missing, {extra.total()} unexpected"]
+    return [
+        *lines,
+        f"bucket {(expected or arrived)[0].timebucket}: {missing.total()} rows missing, {extra.total()} "
+        "unexpected",
+    ]
 
 
 def _key(row: Row) -> tuple[str, int, int, str]:
@@ -63,7 +69,9 @@ class _Destination:
     def __init__(self, settings: Settings, pipeline: str) -> None:
         self._table = sql(settings.pipeline(pipeline).destination)
         store = settings.clickhouse
-        self._client: Any = clickhouse_connect.get_client(host=store.host, port=store.port, database=store.database)
+        self._client: Any = clickhouse_connect.get_client(
+            host=store.host, port=store.port, database=store.database
+        )
 
     def __enter__(self) -> "_Destination":
         return self
@@ -74,19 +82,29 @@ class _Destination:
     def rows(self, tag: str, timebucket: int) -> list[Row]:
         """Return all rows of a tag's bucket."""
         columns = ", ".join(_column(name) for name in Row._fields)
-        query = f"SELECT {columns} FROM {self._table} AS t WHERE t.tag = {{tag:String}} AND t.timebucket = {{bucket:Int64}}"
-        result = self._client.query(query, parameters={"tag": tag, "bucket": timebucket}, column_formats=AS_BYTES)
+        query = (
+            f"SELECT {columns} FROM {self._table} AS t WHERE t.tag = {{tag:String}} AND t.timebucket "
+            f"= {{bucket:Int64}}"
+        )
+        result = self._client.query(
+            query, parameters={"tag": tag, "bucket": timebucket}, column_formats=AS_BYTES
+        )
         return [Row(*row) for row in result.result_rows]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows per tag."""
         return {
             str(tag): int(rows)
-            for tag, rows in self._client.query(f"SELECT tag, count() FROM {self._table} GROUP BY tag").result_rows
+            for tag, rows in self._client.query(
+                f"SELECT tag, count() FROM {self._table} GROUP BY tag"
+            ).result_rows
         }
 
 
 def _column(name: str) -> str:
     if name == "event_time":  # intDiv keeps whole ticks of 100 ns; a division with / would use floating point
-        return "intDiv(toUnixTimestamp64Nano(CAST(t.event_time AS DateTime64(9, 'UTC'))), 100) AS event_time_ticks"
+        return (
+            "intDiv(toUnixTimestamp64Nano(CAST(t.event_time AS DateTime64(9, 'UTC'))), 100) AS "
+            "event_time_ticks"
+        )
     return "toString(t.`offset`) AS offset_text" if name == "offset" else f"t.`{name}`"

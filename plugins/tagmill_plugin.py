@@ -1,4 +1,6 @@
-"""Registers Tagmill's pages (tagmill.airflow.web) in Airflow's UI: /tagmill/ behind the login, in the menu under Browse."""
+"""Registers Tagmill's pages (tagmill.airflow.web) in Airflow's UI: /tagmill/ behind the login, in the menu
+under Browse.
+"""
 
 from typing import Any
 
@@ -20,5 +22,11 @@ class TagmillPlugin(AirflowPlugin):
     name = "tagmill"
     fastapi_apps = [{"app": LazyApp(create_app), "url_prefix": "/tagmill", "name": "Tagmill"}]
     external_views = [
-        {"name": "Tagmill", "href": "/tagmill/", "url_route": "tagmill", "destination": "nav", "category": "browse"}
+        {
+            "name": "Tagmill",
+            "href": "/tagmill/",
+            "url_route": "tagmill",
+            "destination": "nav",
+            "category": "browse",
+        }
     ]

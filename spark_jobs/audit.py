@@ -16,7 +16,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--tag", action="append", help="only this tag; may be given several times")
-    parser.add_argument("--repair", metavar="WHY", help="repair what is found, for this reason, and audit again; all tags")
+    parser.add_argument(
+        "--repair", metavar="WHY", help="repair what is found, for this reason, and audit again; all tags"
+    )
     return parser.parse_args(argv)
 
 
@@ -29,7 +31,13 @@ def main(argv: Sequence[str]) -> int:
             tell = partial(print, flush=True)
             if args.repair:
                 made, repairs = audit_and_repair(
-                    settings, args.pipeline, spark=spark, owner=args.owner, who=args.owner, why=args.repair, tell=tell
+                    settings,
+                    args.pipeline,
+                    spark=spark,
+                    owner=args.owner,
+                    who=args.owner,
+                    why=args.repair,
+                    tell=tell,
                 )
                 for done in repairs:
                     print(done.message, flush=True)

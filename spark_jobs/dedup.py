@@ -1,4 +1,6 @@
-"""Spark job for the ids of a topic's delivered events: makes them again under another rule, or deletes those past their window."""
+"""Spark job for the ids of a topic's delivered events: makes them again under another rule, or deletes those
+past their window.
+"""
 
 import argparse
 import sys
@@ -16,7 +18,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--operation", required=True, choices=("rekey", "expire"))
-    parser.add_argument("--drop-unreadable", action="store_true", help="let ids go whose payload gives none under the new rule")
+    parser.add_argument(
+        "--drop-unreadable",
+        action="store_true",
+        help="let ids go whose payload gives none under the new rule",
+    )
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(argv)
 
@@ -29,7 +35,11 @@ def main(argv: Sequence[str]) -> int:
         with session_when_asked(settings, f"tagmill dedup {args.operation} {args.pipeline}") as spark:
             given = {"owner": args.owner, "spark": spark, "dry_run": args.dry_run}
             if args.operation == "rekey":
-                more = {"who": args.owner, "drop_unreadable": args.drop_unreadable, "tell": partial(print, flush=True)}
+                more = {
+                    "who": args.owner,
+                    "drop_unreadable": args.drop_unreadable,
+                    "tell": partial(print, flush=True),
+                }
                 done = rekey(settings, args.pipeline, **given, **more)
             else:
                 done = expire(settings, args.pipeline, **given)

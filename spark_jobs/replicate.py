@@ -1,4 +1,6 @@
-"""Spark job that replicates a Kafka Journal to Cassandra, or purges its expired ids: arguments in, one call, a job report out."""
+"""Spark job that replicates a Kafka Journal to Cassandra, or purges its expired ids: arguments in, one call,
+a job report out.
+"""
 
 import argparse
 import sys
@@ -18,8 +20,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--operation", required=True, choices=("replicate", "purge_expired"))
-    parser.add_argument("--accept-lost", action="store_true", help="go on although records are gone from Kafka")
-    parser.add_argument("--until", type=date.fromisoformat, help="ids that expire on this day or before; left out: today")
+    parser.add_argument(
+        "--accept-lost", action="store_true", help="go on although records are gone from Kafka"
+    )
+    parser.add_argument(
+        "--until", type=date.fromisoformat, help="ids that expire on this day or before; left out: today"
+    )
     parser.add_argument("--dry-run", action="store_true", help="publish nothing")
     return parser.parse_args(argv)
 
@@ -37,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
     with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)
         with session_when_asked(settings, f"tagmill {args.operation} {args.pipeline}") as spark:
-            done = operation(settings, args.pipeline, owner=args.owner, spark=spark, tell=partial(print, flush=True))
+            done = operation(
+                settings, args.pipeline, owner=args.owner, spark=spark, tell=partial(print, flush=True)
+            )
         for line in done.lines:
             print(line.model_dump_json(), flush=True)
         report.result = {**done.model_dump(mode="json"), "message": done.message}

@@ -1,4 +1,6 @@
-"""Spark job for one operation on a journal's tag views: arguments in, one call into tagmill, a job report out."""
+"""Spark job for one operation on a journal's tag views: arguments in, one call into tagmill, a job report
+out.
+"""
 
 import argparse
 import sys
@@ -21,15 +23,28 @@ from tagmill.views.selection import Chosen
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
-    parser.add_argument("--operation", required=True, choices=("rebuild", "delete", "truncate", "pids", "migrate"))
-    parser.add_argument("--persistence-id", action="append", default=[], help="only this one; may be given several times")
-    parser.add_argument("--offline", action="store_true", help="all persistence ids: whoever numbers is stopped")
-    parser.add_argument("--tag", action="append", default=[], help="only rows of this tag; may be given several times")
     parser.add_argument(
-        "--step", action="append", default=[], choices=list(Step), help="of a migration; may be given several times"
+        "--operation", required=True, choices=("rebuild", "delete", "truncate", "pids", "migrate")
     )
     parser.add_argument(
-        "--snapshot-keyspace", help="of a migration: where the table snapshots is, if not in the journal's keyspace"
+        "--persistence-id", action="append", default=[], help="only this one; may be given several times"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="all persistence ids: whoever numbers is stopped"
+    )
+    parser.add_argument(
+        "--tag", action="append", default=[], help="only rows of this tag; may be given several times"
+    )
+    parser.add_argument(
+        "--step",
+        action="append",
+        default=[],
+        choices=list(Step),
+        help="of a migration; may be given several times",
+    )
+    parser.add_argument(
+        "--snapshot-keyspace",
+        help="of a migration: where the table snapshots is, if not in the journal's keyspace",
     )
     parser.add_argument("--drop-old", action="store_true", help="of a migration: drop what is old afterwards")
     parser.add_argument("--dry-run", action="store_true")
@@ -42,9 +57,13 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
         return rebuild_ids
     if args.operation == "migrate":
         plan = Plan.of(
-            args.step, args.persistence_id, offline=args.offline, drop_old=args.drop_old,
-            snapshot_keyspace=args.snapshot_keyspace, dry_run=args.dry_run,
-        )  # fmt: skip
+            args.step,
+            args.persistence_id,
+            offline=args.offline,
+            drop_old=args.drop_old,
+            snapshot_keyspace=args.snapshot_keyspace,
+            dry_run=args.dry_run,
+        )
         return partial(migrate, plan=plan, owner=args.owner)
     chosen = Chosen.of(args.persistence_id, args.tag, offline=args.offline)
     return {
@@ -60,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
     with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)
         with spark_session(settings, f"tagmill {args.operation} {args.pipeline}") as spark:
-            done = operation(settings, args.pipeline, spark=spark, dry_run=args.dry_run, tell=partial(print, flush=True))
+            done = operation(
+                settings, args.pipeline, spark=spark, dry_run=args.dry_run, tell=partial(print, flush=True)
+            )
         for line in done.lines:
             print(line.model_dump_json(), flush=True)
         report.result = {**done.model_dump(mode="json"), "message": done.message}

@@ -1,13 +1,17 @@
 """The errors that Tagmill raises on purpose. Their types say whether a rerun helps or a person has to act.
 
-The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or configuration, 3 data quality, 75 transient.
+The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or configuration, 3 data
+quality, 75 transient.
 """
 
 from pathlib import Path
 
 
 class TagmillError(Exception):
-    """The base of all errors. The message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
+    """The base of all errors.
+
+    The message names pipeline, run, batch or key, the cause, what was left untouched and what to do next.
+    """
 
     exit_code = 1
     # The file with the trace of the cause, if the cause says more than the message.
@@ -44,7 +48,9 @@ class ConfigurationError(TerminalError):
 
 
 class GuardRefused(TerminalError):
-    """A dangerous command was refused; the message names what would have to hold, or the flag that overrides it."""
+    """A dangerous command was refused; the message names what would have to hold, or the flag that overrides
+    it.
+    """
 
 
 class ClockDiffers(TerminalError):

@@ -1,8 +1,10 @@
-"""Fixtures that all tests share: one Cassandra and one ClickHouse per session, keyspaces and configurations per test.
+"""Fixtures that all tests share: one Cassandra and one ClickHouse per session, keyspaces and configurations
+per test.
 
     def test_x(stack, keyspace, settings):
-        configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)   # Settings with one pipeline
-        name = next(iter(configured.pipelines))                                             # its file: settings.file(name)
+        configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)   # Settings with
+        one pipeline name = next(iter(configured.pipelines))                                             # its
+        file: settings.file(name)
 
 Servers start when a test asks for them; unit tests ask for none.
 """
@@ -23,8 +25,8 @@ from local import class_archive
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
-# With few rows, these cost more time than they save: compiling every plan, planning again after each stage (and describing
-# each plan for Spark's UI), and running more tasks than there are cores.
+# With few rows, these cost more time than they save: compiling every plan, planning again after each stage
+# (and describing each plan for Spark's UI), and running more tasks than there are cores.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -33,24 +35,31 @@ FEW_ROWS = {
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
 }
-# For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than they save.
+# For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than
+# they save.
 ARCHIVE = (
     f"-XX:SharedArchiveFile={class_archive.FILE} -Xlog:disable"
     if class_archive.FILE.exists() and " " not in str(class_archive.FILE)
     else ""
 )
-SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}"}
+SHORT_LIVED = {
+    **FEW_ROWS,
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}",
+}
 # The session that all tests share has to learn of their new tables at once.
 SHARED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC "
+    "-Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Any]:
-    """Start Cassandra (1 GB heap) and ClickHouse (which injects faults on demand) once per session; stop them at its end."""
+    """Start Cassandra (1 GB heap) and ClickHouse (which injects faults on demand) once per session; stop them
+    at its end.
+    """
     from local.cassandra import Cassandra
     from local.clickhouse import ClickHouse
     from local.cql import session
@@ -103,7 +112,8 @@ def kafka_journal(stack: Any, kafka: Any, tmp_path: Path) -> Iterator[Callable[.
 
 @pytest.fixture
 def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
-    """Yield keyspace(case, tables), which loads a fixture case (or some of its tables) under a new name and returns the name.
+    """Yield keyspace(case, tables), which loads a fixture case (or some of its tables) under a new name and
+    returns the name.
 
     The keyspace is dropped after the test.
     """
@@ -126,14 +136,18 @@ def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
 def place(stack: Any) -> Iterator[str]:
     """Create a keyspace without tables and yield its name; drop it after the test."""
     name = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    stack.session.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
     yield name
     stack.session.execute(f"DROP KEYSPACE {name}")
 
 
 @pytest.fixture
 def journal(stack: Any) -> Iterator[Callable[..., Any]]:
-    """Yield journal(), which makes an empty journal keyspace and returns tests.support.events.Journal; dropped after the test."""
+    """Yield journal(), which makes an empty journal keyspace and returns tests.support.events.Journal;
+    dropped after the test.
+    """
     yield from _journals(stack)
 
 
@@ -145,7 +159,9 @@ def module_journal(stack: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
-    """Yield damaged_journal(cases), which makes one journal of damaged fixtures (tests.support.damage); dropped after the test."""
+    """Yield damaged_journal(cases), which makes one journal of damaged fixtures (tests.support.damage);
+    dropped after the test.
+    """
     from tests.support import damage
 
     made: list[str] = []
@@ -178,7 +194,9 @@ def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Start one Spark session with the connector for all tests that deliver on the stack; a test must never stop it."""
+    """Start one Spark session with the connector for all tests that deliver on the stack; a test must never
+    stop it.
+    """
     from pyspark import SparkContext
 
     from tagmill.spark.session import session
@@ -187,7 +205,11 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         SparkContext._gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None
     configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
-        "none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01", sections={"spark": {"conf": SHARED}}
+        "none",
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket="2026-01-01",
+        sections={"spark": {"conf": SHARED}},
     )
     running = session(configured, name="tagmill-tests")
     yield running
@@ -204,8 +226,16 @@ class SettingsFactory:
         """Return the path of the configuration file of a pipeline made here."""
         return self.folder / f"{pipeline}.toml"
 
-    def __call__(self, keyspace: str, *, case: str | None = None, sections: dict[str, Any] | None = None, **pipeline: Any) -> Any:
-        """Write a configuration with one pipeline, whose name and destination are unique, and return its Settings.
+    def __call__(
+        self,
+        keyspace: str,
+        *,
+        case: str | None = None,
+        sections: dict[str, Any] | None = None,
+        **pipeline: Any,
+    ) -> Any:
+        """Write a configuration with one pipeline, whose name and destination are unique, and return its
+        Settings.
 
         Args:
             keyspace: the journal's keyspace.
@@ -241,7 +271,9 @@ class SettingsFactory:
 
 @pytest.fixture
 def settings(stack: Any, tmp_path: Path) -> SettingsFactory:
-    """Return settings(keyspace, case=…, **pipeline keys), which makes Settings on the test stack; the schema isn't applied yet."""
+    """Return settings(keyspace, case=…, **pipeline keys), which makes Settings on the test stack; the schema
+    isn't applied yet.
+    """
     return SettingsFactory(stack, tmp_path)
 
 
@@ -254,7 +286,11 @@ def module_settings(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Set
 def _tables(tables: dict[str, Any], prefix: str = "") -> str:
     lines = []
     for name, value in tables.items():
-        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()) and name == "pipelines":
+        if (
+            isinstance(value, dict)
+            and any(isinstance(inner, dict) for inner in value.values())
+            and name == "pipelines"
+        ):
             lines.append(_tables(value, "pipelines."))
         else:
             lines.append(f"[{prefix}{name}]")
@@ -265,7 +301,9 @@ def _tables(tables: dict[str, Any], prefix: str = "") -> str:
 def toml_value(value: Any) -> str:
     """Return a value as TOML writes it in one line."""
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {toml_value(inner)}" for key, inner in value.items())
+        pairs = (
+            f"{json.dumps(key, ensure_ascii=False)} = {toml_value(inner)}" for key, inner in value.items()
+        )
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"

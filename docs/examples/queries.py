@@ -35,7 +35,9 @@ one.select("sequence_nr", "event_time", "tags", F.col("event").cast("string")).s
 
 # %%
 orders = journal.current_events_by_tag("order")
-orders.select("persistence_id", "tag_pid_sequence_nr", "offset", "event_time", "ser_manifest").show(5, truncate=False)
+orders.select("persistence_id", "tag_pid_sequence_nr", "offset", "event_time", "ser_manifest").show(
+    5, truncate=False
+)
 
 # %% [markdown]
 # Read some, remember the last offset, go on behind it. `limit` reads no more buckets than it needs.

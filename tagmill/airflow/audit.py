@@ -1,6 +1,8 @@
-"""DAG `audit_<pipeline>`: compare journal, tag views, progress and ClickHouse; it fails when they don't agree.
+"""DAG `audit_<pipeline>`: compare journal, tag views, progress and ClickHouse; it fails when they don't
+agree.
 
-It changes nothing unless the param `repair` is set, and may run while deliveries run. docs/audit.md has what it finds.
+It changes nothing unless the param `repair` is set, and may run while deliveries run. docs/audit.md has what
+it finds.
 """
 
 from pathlib import Path
@@ -18,7 +20,8 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     dag = new_dag(
         "audit",
         pipeline,
-        description=f"{configured.keyspace}: journal, tag views, progress and ClickHouse table {configured.destination} agree",
+        description=f"{configured.keyspace}: journal, tag views, progress and ClickHouse table "
+        f"{configured.destination} agree",
         doc=__doc__,
         schedule=configured.audit_schedule,
         params={
@@ -26,7 +29,8 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
             "repair": Param(
                 False,
                 title="Repair",
-                description="mend tag_views and deliver what is missing or wrong, for all tags, then audit again",
+                description="mend tag_views and deliver what is missing or wrong, for all tags, then "
+                "audit again",
                 type="boolean",
             ),
         },

@@ -1,4 +1,7 @@
-"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python. It always exists; it has a schedule where cleanup is enabled."""
+"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python.
+
+It always exists; it has a schedule where cleanup is enabled.
+"""
 
 from typing import Any
 

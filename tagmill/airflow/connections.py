@@ -1,7 +1,7 @@
 """Airflow Connections as Tagmill's settings and as a Spark job's environment.
 
-Of a connection count the login, the password and the extra keys `tls` and `tls_ca_file`; hosts and ports are the
-configuration file's. Without such a connection, the file and the TAGMILL_ variables hold as they are.
+Of a connection count the login, the password and the extra keys `tls` and `tls_ca_file`; hosts and ports are
+the configuration file's. Without such a connection, the file and the TAGMILL_ variables hold as they are.
 """
 
 import json
@@ -24,7 +24,9 @@ Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)
 
 
 class _Extra(BaseModel):
-    """Keys that the extra of a store's connection may have; a misspelt key is refused, since it must not mean 'no TLS'."""
+    """Keys that the extra of a store's connection may have; a misspelt key is refused, since it must not mean
+    'no TLS'.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -62,7 +64,8 @@ def find(conn_id: str) -> Connection | None:
 
 
 def spark_environment(settings: Settings, *stores: Literal["cassandra", "kafka"]) -> dict[str, str]:
-    """Return variables that carry these stores' credentials and TLS to a Spark driver (no job needs ClickHouse).
+    """Return variables that carry these stores' credentials and TLS to a Spark driver (no job needs
+    ClickHouse).
 
     Give them to the process or write them to a file of mode 0600, never to a command line.
     """
@@ -75,7 +78,9 @@ def spark_environment(settings: Settings, *stores: Literal["cassandra", "kafka"]
             "TLS": json.dumps(store.tls),
             "TLS_CA_FILE": str(store.tls_ca_file) if store.tls_ca_file else None,
         }
-        found |= {f"TAGMILL_{name.upper()}__{key}": value for key, value in values.items() if value is not None}
+        found |= {
+            f"TAGMILL_{name.upper()}__{key}": value for key, value in values.items() if value is not None
+        }
     return found
 
 
@@ -92,7 +97,10 @@ def _with_connection(store: Store) -> Store:
     known = _hosts(store)
     if connection.host and connection.host not in known:
         log.warning(
-            "connection %s: its host %s is not used, the configuration's is: %s", connection.conn_id, connection.host, known
+            "connection %s: its host %s is not used, the configuration's is: %s",
+            connection.conn_id,
+            connection.host,
+            known,
         )
     return store.model_copy(update=found)
 

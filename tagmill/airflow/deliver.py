@@ -1,8 +1,10 @@
-"""DAG `deliver_<pipeline>` from the validated configuration: plan → seal → push → close → once more if the plan was capped.
+"""DAG `deliver_<pipeline>` from the validated configuration: plan → seal → push → close → once more if the
+plan was capped.
 
 Where Tagmill keeps the view itself (views = "tagmill"), build comes before plan.
 
-Airflow's interval is only a label: a late, manual or repeated run delivers the same. See docs/ for what each task does.
+Airflow's interval is only a label: a late, manual or repeated run delivers the same. See docs/ for what each
+task does.
 """
 
 from pathlib import Path
@@ -18,13 +20,17 @@ from tagmill.config.tag_views import PipelineSettings
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """Return the DAG `deliver_<pipeline>`; `jobs` is the folder of the Spark job scripts. The DAG holds names and figures, no secret."""
+    """Return the DAG `deliver_<pipeline>`; `jobs` is the folder of the Spark job scripts.
+
+    The DAG holds names and figures, no secret.
+    """
     configured = settings.pipeline(pipeline)
     asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
     dag = new_dag(
         "deliver",
         pipeline,
-        description=f"{configured.keyspace}.{configured.view_table} to ClickHouse table {configured.destination}, exactly once",
+        description=f"{configured.keyspace}.{configured.view_table} to ClickHouse table "
+        f"{configured.destination}, exactly once",
         doc=__doc__,
         schedule=configured.schedule,
         params=_params(configured),
@@ -34,7 +40,9 @@ def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     return dag
 
 
-def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_connection: str, jobs: Path) -> None:
+def _tasks(
+    pipeline: str, configured: PipelineSettings, asset: Asset, spark_connection: str, jobs: Path
+) -> None:
     @task(execution_timeout=SHORT)
     def plan() -> dict[str, Any]:
         return steps.plan(pipeline, get_current_context())
@@ -72,7 +80,8 @@ def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_conn
         task_id="again",
         planned=planned,
         trigger_dag_id=f"deliver_{pipeline}",
-        trigger_run_id="backlog__{{ dag_run.start_date | ts_nodash }}__{{ ti.xcom_pull(task_ids='plan')['run'] }}",
+        trigger_run_id="backlog__{{ dag_run.start_date | ts_nodash }}__{{ "
+        "ti.xcom_pull(task_ids='plan')['run'] }}",
         execution_timeout=SHORT,
     )
     seal >> pushed
@@ -80,12 +89,19 @@ def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_conn
 
 
 def _params(configured: PipelineSettings) -> dict[str, Param]:
-    """Return the params that a person may set when triggering; Airflow checks their JSON schema before the run exists."""
+    """Return the params that a person may set when triggering; Airflow checks their JSON schema before the
+    run exists.
+    """
     moment: dict[str, Any] = {"type": ["null", "string"], "format": "date-time", "pattern": MOMENT}
     return {
         "tags": tags_param(configured, "deliver only these tags of the pipeline"),
         "reread_from": Param(
-            None, title="Read again from", description="with 'until': a range to read again; nothing is delivered twice", **moment
+            None,
+            title="Read again from",
+            description="with 'until': a range to read again; nothing is delivered twice",
+            **moment,
         ),
-        "reread_until": Param(None, title="Read again until", description="end of the range, exclusive", **moment),
+        "reread_until": Param(
+            None, title="Read again until", description="end of the range, exclusive", **moment
+        ),
     }

@@ -1,4 +1,6 @@
-"""Decides if a run of a DAG may change something: by the configuration's schedule and the person's param, not by the kind of run alone."""
+"""Decides if a run of a DAG may change something: by the configuration's schedule and the person's param, not
+by the kind of run alone.
+"""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,8 @@ def reports_only(context: Context, schedule: str | None) -> bool:
 
     Args:
         context: of the task.
-        schedule: the DAG's schedule in the configuration, which switches unattended changes on; None: it has none.
+        schedule: the DAG's schedule in the configuration, which switches unattended changes on; None: it has
+            none.
     """
     dag_run = context["dag_run"]
     if getattr(dag_run.run_type, "value", dag_run.run_type) != "scheduled":
@@ -28,7 +31,8 @@ def reports_only(context: Context, schedule: str | None) -> bool:
     late = (dag_run.start_date or datetime.now(tz=UTC)) - dag_run.run_after
     if late > ON_TIME:
         log.warning(
-            "%s only reports: it was due %s earlier, as after a pause. The next scheduled run changes; to do it now, trigger "
+            "%s only reports: it was due %s earlier, as after a pause. The next scheduled run changes; "
+            "to do it now, trigger "
             "the DAG with dry_run off",
             dag_run.run_id,
             timedelta(seconds=round(late.total_seconds())),

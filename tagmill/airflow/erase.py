@@ -1,4 +1,6 @@
-"""DAG `erase_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill erase` takes as options."""
+"""DAG `erase_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill erase` takes
+as options.
+"""
 
 import logging
 from typing import Any
@@ -20,7 +22,8 @@ def erase_dag(settings: Settings, pipeline: str) -> DAG:
     dag = new_dag(
         "erase",
         pipeline,
-        description=f"erases persistence ids of {settings.pipeline(pipeline).keyspace} that a person names, wherever they went",
+        description=f"erases persistence ids of {settings.pipeline(pipeline).keyspace} that a person "
+        "names, wherever they went",
         doc=erase.__doc__,
         schedule=None,
         params=_params(),
@@ -36,10 +39,12 @@ def erase_dag(settings: Settings, pipeline: str) -> DAG:
 
 
 def erase(pipeline: str, context: Context) -> dict[str, Any]:
-    """Erase the persistence ids that the params name: journal, snapshots, views, sealed files, ClickHouse, ledger. For good.
+    """Erase the persistence ids that the params name: journal, snapshots, views, sealed files, ClickHouse,
+    ledger. For good.
 
-    Unless the param `dry_run` is switched off, it only counts them. Airflow keeps the params of a run: name a file rather than the ids,
-    or delete the run afterwards. Out: persistence_ids, unknown, erased_before, erasures, message.
+    Unless the param `dry_run` is switched off, it only counts them. Airflow keeps the params of a run: name a
+    file rather than the ids, or delete the run afterwards. Out: persistence_ids, unknown, erased_before,
+    erasures, message.
     """
     from tagmill.errors import ConfigurationError
     from tagmill.maintenance.erasure import erase as library
@@ -68,6 +73,11 @@ def erase(pipeline: str, context: Context) -> dict[str, Any]:
 def _params() -> dict[str, Param]:
     return {
         **ids_params(),
-        "why": Param(None, title="Why", type=["null", "string"], description="is recorded; don't name the persistence id"),
+        "why": Param(
+            None,
+            title="Why",
+            type=["null", "string"],
+            description="is recorded; don't name the persistence id",
+        ),
         "dry_run": dry_run_param("only count what would go; switch it off to erase"),
     }

@@ -1,4 +1,6 @@
-"""Shared by the DAGs of all kinds: the DAG of a pipeline, limits, retries, and params with their JSON schema."""
+"""Shared by the DAGs of all kinds: the DAG of a pipeline, limits, retries, and params with their JSON
+schema.
+"""
 
 from datetime import timedelta
 
@@ -9,16 +11,17 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import ConfigurationError
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
-# Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts and the progress of a
-# capped run (some 3000 persistence ids a second).
+# Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts
+# and the progress of a capped run (some 3000 persistence ids a second).
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
-# The format date-time gives the UI its date picker, but Airflow doesn't check it; this pattern is checked, and asks for a time zone.
+# The format date-time gives the UI its date picker, but Airflow doesn't check it; this pattern is checked,
+# and asks for a time zone.
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
 DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 # Airflow's schedules that are not short for a cron expression.
 NOT_CRON = frozenset({"@once", "@continuous"})
-# The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database may return that to
-# Airflow as an integer, which means False.
+# The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database
+# may return that to Airflow as an integer, which means False.
 AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,
@@ -29,9 +32,18 @@ RETRIES = {
 
 
 def new_dag(
-    kind: str, pipeline: str, *, description: str, doc: str | None, schedule: str | None, params: dict[str, Param]
+    kind: str,
+    pipeline: str,
+    *,
+    description: str,
+    doc: str | None,
+    schedule: str | None,
+    params: dict[str, Param],
 ) -> DAG:
-    """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up. Raises ConfigurationError for an invalid schedule."""
+    """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up.
+
+    Raises ConfigurationError for an invalid schedule.
+    """
     dag = DAG(
         dag_id=f"{kind}_{pipeline}",
         description=description,
@@ -46,14 +58,18 @@ def new_dag(
     try:
         dag.timetable.validate()
     except AirflowTimetableInvalid as error:
-        raise ConfigurationError(f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}") from None
+        raise ConfigurationError(
+            f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}"
+        ) from None
     return dag
 
 
 def _timetable(schedule: str | None) -> CronTriggerTimetable | str | None:
-    """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's next moment.
+    """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's
+    next moment.
 
-    With a start_date Airflow would begin with the missed one, also when a person only triggers a dry run by the form.
+    With a start_date Airflow would begin with the missed one, also when a person only triggers a dry run by
+    the form.
     """
     if schedule is None or schedule in NOT_CRON:
         return schedule
@@ -66,9 +82,17 @@ def dry_run_param(description: str) -> Param:
 
 
 def tags_param(configured: PipelineSettings, description: str) -> Param:
-    """Return a param for some of the pipeline's tags, all by default; Airflow checks its schema before a run exists."""
+    """Return a param for some of the pipeline's tags, all by default; Airflow checks its schema before a run
+    exists.
+    """
     tags = list(configured.tags)
     return Param(
-        tags, title="Tags", description=description, type="array", items={"type": "string", "enum": tags}, examples=tags,
-        minItems=1, uniqueItems=True,
-    )  # fmt: skip
+        tags,
+        title="Tags",
+        description=description,
+        type="array",
+        items={"type": "string", "enum": tags},
+        examples=tags,
+        minItems=1,
+        uniqueItems=True,
+    )

@@ -1,4 +1,5 @@
-"""Translates an error of a step, or the report of a job, to Airflow: fail at once, try again, or come back later.
+"""Translates an error of a step, or the report of a job, to Airflow: fail at once, try again, or come back
+later.
 
 | error | exit code | Airflow |
 |---|---|---|
@@ -52,7 +53,9 @@ def told_to_airflow() -> Iterator[None]:
 
 
 def failure(kind: str, exit_code: int, message: str, docs: str | None = None) -> AirflowException:
-    """Return the exception to raise for an error; `kind` is the name of its class, `docs` the page that shows why."""
+    """Return the exception to raise for an error; `kind` is the name of its class, `docs` the page that shows
+    why.
+    """
     text = f"{message}\nData Docs: {docs}" if docs else message
     if kind == LeaseTaken.__name__:
         log.info("%s. Comes back in %s s", text, LEASE_PAUSE.seconds)  # Airflow logs no reason
@@ -68,7 +71,8 @@ def failure_of_job(report: Mapping[str, Any] | None, job: str) -> AirflowExcepti
     """Return the exception for a job that did not succeed; `report` is None if the job left none."""
     if report is None:
         return AirflowException(
-            f"{job} died without a report: killed, out of memory, or Spark did not start (its own words are in this log). "
+            f"{job} died without a report: killed, out of memory, or Spark did not start (its own words "
+            "are in this log). "
             "Nothing that it did counts before its commit, so trying again is safe"
         )
     message = str(report.get("error") or report.get("message") or "failed without a message")
@@ -87,7 +91,10 @@ def read_report(file: Path) -> dict[str, Any] | None:
 
 def small(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the report as an XCom: figures and short texts only, a list becomes its length."""
-    flat = {**(report.get("result") or {}), **{key: value for key, value in report.items() if key != "result"}}
+    flat = {
+        **(report.get("result") or {}),
+        **{key: value for key, value in report.items() if key != "result"},
+    }
     return {key: _short(value) for key, value in flat.items() if not isinstance(value, Mapping)}
 
 

@@ -1,4 +1,5 @@
-"""Files that the params of a DAG name: regular files of one configured folder, of limited size, and no link out of it.
+"""Files that the params of a DAG name: regular files of one configured folder, of limited size, and no link
+out of it.
 
 A person who may trigger a DAG must not read the worker's files with the worker's rights.
 """
@@ -41,7 +42,9 @@ def ids_params() -> dict[str, Param]:
 
 
 def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]:
-    """Return the persistence ids that the params name; raises ConfigurationError for an invalid one before any is used."""
+    """Return the persistence ids that the params name; raises ConfigurationError for an invalid one before
+    any is used.
+    """
     name = params[FILE_PARAM]
     stream = open_input(FILE_PARAM, name, section) if name else None
     return ids_from(params["persistence_ids"], stream, f"param {FILE_PARAM}")
@@ -53,9 +56,13 @@ def names_none(params: Mapping[str, Any]) -> bool:
 
 
 def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
-    """Open a file of the configured folder that a param names, by its path in it; raises ConfigurationError for any other."""
+    """Open a file of the configured folder that a param names, by its path in it; raises ConfigurationError
+    for any other.
+    """
     if section.input_dir is None:
-        raise _refused(param, name, "no param names a file until [airflow] input_dir names the folder for them")
+        raise _refused(
+            param, name, "no param names a file until [airflow] input_dir names the folder for them"
+        )
     relative = PurePosixPath(name)
     if relative.is_absolute() and relative.is_relative_to(section.input_dir):
         relative = relative.relative_to(section.input_dir)
@@ -64,19 +71,28 @@ def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
     try:
         descriptor = _open_below(section.input_dir, relative)
     except OSError as error:
-        reason = f"the folder of [airflow] input_dir has no such file to read, links are not followed ({error.strerror})"
+        reason = (
+            "the folder of [airflow] input_dir has no such file to read, links are not followed "
+            f"({error.strerror})"
+        )
         raise _refused(param, name, reason) from None
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= section.input_max_bytes:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     if stat.S_ISREG(status.st_mode):
-        raise _refused(param, name, f"it has {status.st_size} bytes, [airflow] input_max_bytes is {section.input_max_bytes}")
+        raise _refused(
+            param,
+            name,
+            f"it has {status.st_size} bytes, [airflow] input_max_bytes is {section.input_max_bytes}",
+        )
     raise _refused(param, name, "it is not a regular file")
 
 
 def _open_below(folder: Path, relative: PurePosixPath) -> int:
-    """Open a path below the folder part by part, so that no part is a link, not even one that is made meanwhile."""
+    """Open a path below the folder part by part, so that no part is a link, not even one that is made
+    meanwhile.
+    """
     descriptor = os.open(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in relative.parts:
         above = descriptor

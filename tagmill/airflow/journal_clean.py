@@ -1,4 +1,6 @@
-"""DAG `journal_clean_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill journal clean` takes as options."""
+"""DAG `journal_clean_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill
+journal clean` takes as options.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from tagmill.maintenance.journal_cleanup.model import Wanted
 
 log = logging.getLogger(__name__)
-NONE_NAMED = "no persistence id is named, so nothing would be deleted: fill in persistence_ids, or persistence_ids_file"
+NONE_NAMED = (
+    "no persistence id is named, so nothing would be deleted: fill in persistence_ids, or "
+    "persistence_ids_file"
+)
 
 
 def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
@@ -27,7 +32,8 @@ def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
     dag = new_dag(
         "journal_clean",
         pipeline,
-        description=f"deletes events and snapshots of persistence ids of {settings.pipeline(pipeline).keyspace} that a person names",
+        description="deletes events and snapshots of persistence ids of "
+        f"{settings.pipeline(pipeline).keyspace} that a person names",
         doc=clean.__doc__,
         schedule=None,
         params=_params(),
@@ -45,8 +51,9 @@ def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
 def clean(pipeline: str, context: Context) -> dict[str, Any]:
     """Delete events, or snapshots, of the persistence ids that the params name, as the plugin's Cleanup does.
 
-    Unless the param `dry_run` is switched off, it only says what would go. A persistence id with undelivered events is left as it is: the
-    task cleans the others and fails. Out: persistence_ids, events, view_rows, snapshots, refused, unknown, message.
+    Unless the param `dry_run` is switched off, it only says what would go. A persistence id with undelivered
+    events is left as it is: the task cleans the others and fails. Out: persistence_ids, events, view_rows,
+    snapshots, refused, unknown, message.
     """
     from tagmill.maintenance.journal_cleanup import clean as library
 
@@ -82,9 +89,15 @@ def wanted_of(params: Mapping[str, Any]) -> "Wanted":
 
     newer = params["keep_newer_than"]
     return Wanted(
-        What(params["delete"]), params["to"], params["keep"], datetime.fromisoformat(newer) if newer else None, params["never_again"],
-        params["views"], params["force_undelivered"], params["force_unread"],
-    )  # fmt: skip
+        What(params["delete"]),
+        params["to"],
+        params["keep"],
+        datetime.fromisoformat(newer) if newer else None,
+        params["never_again"],
+        params["views"],
+        params["force_undelivered"],
+        params["force_unread"],
+    )
 
 
 def _params() -> dict[str, Param]:
@@ -111,7 +124,9 @@ def _params() -> dict[str, Param]:
             minimum=1,
             description="required for: events up to a sequence_nr",
         ),
-        "keep": Param(1, title="Keep snapshots", type="integer", minimum=1, description="so many of each stay at least"),
+        "keep": Param(
+            1, title="Keep snapshots", type="integer", minimum=1, description="so many of each stay at least"
+        ),
         "keep_newer_than": Param(
             None,
             title="Keep newer snapshots",
@@ -119,11 +134,15 @@ def _params() -> dict[str, Param]:
             format="date-time",
             pattern=MOMENT,
             description="than this moment, too",
-        ),  # fmt: skip
+        ),
         "never_again": _switch("Never again", "with all: their names go, too, and must never be used again"),
         "views": _switch("Rows of tag_views", "of the events that go"),
-        "force_undelivered": _switch("Force: undelivered", "delete events that a pipeline has not delivered, too"),
-        "force_unread": _switch("Force: unread", "delete rows of tag_views that runs or other readers may still read, too"),
+        "force_undelivered": _switch(
+            "Force: undelivered", "delete events that a pipeline has not delivered, too"
+        ),
+        "force_unread": _switch(
+            "Force: unread", "delete rows of tag_views that runs or other readers may still read, too"
+        ),
         "dry_run": dry_run_param("only say what would go; switch it off to delete"),
     }
 

@@ -1,4 +1,6 @@
-"""An ASGI app that is created at its first request: every Airflow process imports the plugins, each task too, but few serve them."""
+"""An ASGI app that is created at its first request: every Airflow process imports the plugins, each task too,
+but few serve them.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Links of a task in Airflow's UI: to the report's page of its job, or to Tagmill's page if the job wrote none."""
+"""Links of a task in Airflow's UI: to the report's page of its job, or to Tagmill's page if the job wrote
+none.
+"""
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.operator import BaseOperator

@@ -1,4 +1,6 @@
-"""Runs Spark jobs from Airflow: the provider's operator, with secrets kept out of sight and failures classified by the job's report."""
+"""Runs Spark jobs from Airflow: the provider's operator, with secrets kept out of sight and failures
+classified by the job's report.
+"""
 
 import os
 import re
@@ -29,18 +31,25 @@ from tagmill.runs.temporary_folders import Workspace, workspace
 
 
 class QuietSparkSubmitHook(SparkSubmitHook):
-    """spark-submit whose secrets travel in its environment, and which leaves no process behind when it is stopped.
+    """spark-submit whose secrets travel in its environment, and which leaves no process behind when it is
+    stopped.
 
-    The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of the machine.
+    The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of
+    the machine.
     """
 
-    def __init__(self, *, secrets: Mapping[str, str], default_master: str, own: Workspace, **kwargs: Any) -> None:
+    def __init__(
+        self, *, secrets: Mapping[str, str], default_master: str, own: Workspace, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self._secrets, self._own = dict(secrets), own
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
         if self.master.startswith("local"):  # else the driver listens on the address of the host's name
-            self._conf = self._conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            self._conf = self._conf | {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+            }
 
     @property
     def master(self) -> str:
@@ -54,8 +63,14 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         return mode
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it ends with 0."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))}
+        """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it
+        ends with 0.
+        """
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
+        }
         more = {"process_group": 0, "umask": UMASK, "pass_fds": [self._own.lock]}
         driver: str | None = super().submit(application, env=environment | self._secrets, **more, **kwargs)
         return driver
@@ -83,15 +98,17 @@ class JobOperator(SparkSubmitOperator):
 
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
         self.step = Path(application).stem
-        super().__init__(application=application, name=f"tagmill-{self.step}-{pipeline}", durable=False, **kwargs)
+        super().__init__(
+            application=application, name=f"tagmill-{self.step}-{pipeline}", durable=False, **kwargs
+        )
         self.pipeline = pipeline
         self.report_page: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the job. Out: its report as figures and short texts.
 
-        Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for what a
-        retry may solve.
+        Raises AirflowFailException for wrong configuration and data quality (with the link to the page),
+        AirflowException for what a retry may solve.
         """
         from tagmill.spark.session import LOCAL_DIR, names_disks
 
@@ -118,7 +135,9 @@ class JobOperator(SparkSubmitOperator):
         return "reports"
 
     def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
-        """Run Spark and return the job's report, which decides if the job succeeded, however spark-submit ended."""
+        """Run Spark and return the job's report, which decides if the job succeeded, however spark-submit
+        ended.
+        """
         job = self._job()
         died: AirflowException | None = None
         try:
@@ -145,7 +164,8 @@ class JobOperator(SparkSubmitOperator):
         ]
 
     def _report_file(self, settings: Settings, context: Context) -> Path:
-        """Return the path of a new report for this attempt, whose folder is created and which does not exist yet.
+        """Return the path of a new report for this attempt, whose folder is created and which does not exist
+        yet.
 
         It lies below the storage root, or below AIRFLOW_HOME if the root is not a folder.
         """
@@ -159,10 +179,15 @@ class JobOperator(SparkSubmitOperator):
         return file
 
     @contextmanager
-    def _hook_for(self, settings: Settings, own: Workspace, arguments: Sequence[str]) -> Iterator[QuietSparkSubmitHook]:
-        """Make the hook. Arguments travel in a file, since a command line is limited in length and readable for every user.
+    def _hook_for(
+        self, settings: Settings, own: Workspace, arguments: Sequence[str]
+    ) -> Iterator[QuietSparkSubmitHook]:
+        """Make the hook.
 
-        A driver on a cluster inherits neither the environment of this process nor its folder for temporary files.
+        Arguments travel in a file, since a command line is limited in length and readable for every user.
+
+        A driver on a cluster inherits neither the environment of this process nor its folder for temporary
+        files.
         """
         from tagmill.spark.job_report import write_arguments
         from tagmill.spark.session import names_disks, spark_conf
@@ -173,13 +198,17 @@ class JobOperator(SparkSubmitOperator):
         if hook.deploy_mode != "cluster":
             self.conf = _without_master(spark_conf(settings, own.path))
             self.application_args = [write_arguments(own.path / "arguments", arguments)]
-            variables = {"TMPDIR": str(own.path)} | ({} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)})
+            variables = {"TMPDIR": str(own.path)} | (
+                {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
+            )
             yield self._new_hook(settings, secrets | variables, own)
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
-                f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a folder which the "
-                f"driver and this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
+                f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a "
+                "folder which the "
+                f"driver and this worker share, for the job's report; it is {settings.storage.root}. Use "
+                "deploy-mode client"
             )
         shared = Path(arguments[-1]).with_suffix(".arguments")
         file = own.path / "secrets.properties"
@@ -192,7 +221,11 @@ class JobOperator(SparkSubmitOperator):
             shared.unlink(missing_ok=True)
 
     def _new_hook(
-        self, settings: Settings, secrets: Mapping[str, str], own: Workspace, properties_file: str | None = None
+        self,
+        settings: Settings,
+        secrets: Mapping[str, str],
+        own: Workspace,
+        properties_file: str | None = None,
     ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(
             secrets=secrets,
@@ -239,7 +272,9 @@ class SealOperator(JobOperator):
 
 
 class TopicSealOperator(SealOperator):
-    """Runs spark_jobs/seal.py for a run of a topic, also for a sealed one whose ids are not noted yet: then the job notes them."""
+    """Runs spark_jobs/seal.py for a run of a topic, also for a sealed one whose ids are not noted yet: then
+    the job notes them.
+    """
 
     stores = ("cassandra", "kafka")
 
@@ -255,9 +290,11 @@ class BuildOperator(JobOperator):
 
 
 class AuditOperator(JobOperator):
-    """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when something differs.
+    """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when
+    something differs.
 
-    With the param `repair` it repairs what it finds, for all tags, and fails only when the second audit differs.
+    With the param `repair` it repairs what it finds, for all tags, and fails only when the second audit
+    differs.
     """
 
     template_fields: Sequence[str] = ()
@@ -295,7 +332,9 @@ class ByParamsOperator(JobOperator):
         self.unattended = unattended
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the job, or let it only report what it would do, as the schedule and the param `dry_run` decide."""
+        """Run the job, or let it only report what it would do, as the schedule and the param `dry_run`
+        decide.
+        """
         params = dict(context["params"])
         if "dry_run" in params:
             params["dry_run"] = reports_only(context, self.unattended)
@@ -356,7 +395,8 @@ class ViewsOperator(ByParamsOperator):
 
 
 class ReplicateOperator(ByParamsOperator):
-    """Runs spark_jobs/replicate.py: a Kafka Journal's topics into its tables, or Purge actions for ids that have expired.
+    """Runs spark_jobs/replicate.py: a Kafka Journal's topics into its tables, or Purge actions for ids that
+    have expired.
 
     Args:
         operation: replicate or purge_expired.
@@ -369,7 +409,10 @@ class ReplicateOperator(ByParamsOperator):
         self.step = operation
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params. Raises ConfigurationError if `until` is not a day of the calendar."""
+        """Set the job's arguments from the run's params.
+
+        Raises ConfigurationError if `until` is not a day of the calendar.
+        """
         arguments = ["--operation", self.step]
         if until := params.get("until"):
             arguments.append(f"--until={_day('until', until)}")
@@ -391,7 +434,11 @@ class DedupOperator(ByParamsOperator):
     def chosen(self, params: Mapping[str, Any]) -> None:
         """Set the job's arguments from the run's params."""
         flags = ("drop_unreadable", "dry_run")
-        self.arguments = ["--operation", self.operation, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+        self.arguments = [
+            "--operation",
+            self.operation,
+            *(f"--{name.replace('_', '-')}" for name in flags if params.get(name)),
+        ]
 
 
 class RebucketOperator(ByParamsOperator):
@@ -400,7 +447,11 @@ class RebucketOperator(ByParamsOperator):
     def chosen(self, params: Mapping[str, Any]) -> None:
         """Set the job's arguments from the run's params."""
         table = [f"--table={params['table']}"] if params["table"] else []
-        flags = [f"--{name.replace('_', '-')}" for name in ("offline", "drop_old", "abandon", "dry_run") if params[name]]
+        flags = [
+            f"--{name.replace('_', '-')}"
+            for name in ("offline", "drop_old", "abandon", "dry_run")
+            if params[name]
+        ]
         self.arguments = ["--to", params["to"], *table, *flags]
 
 
@@ -409,7 +460,10 @@ def _without_master(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _day(param: str, text: str) -> date:
-    """Return a param's text as a date. Raises ConfigurationError if the calendar has no such day, which the param's pattern can't tell."""
+    """Return a param's text as a date.
+
+    Raises ConfigurationError if the calendar has no such day, which the param's pattern can't tell.
+    """
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -419,12 +473,16 @@ def _day(param: str, text: str) -> date:
 
 
 class DrainBacklogOperator(TriggerDagRunOperator):
-    """Triggers the same DAG once more if the plan was capped, so that a backlog drains without waiting for the schedule."""
+    """Triggers the same DAG once more if the plan was capped, so that a backlog drains without waiting for
+    the schedule.
+    """
 
     template_fields: Sequence[str] = (*TriggerDagRunOperator.template_fields, "planned")
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(logical_date=None, skip_when_already_exists=True, openlineage_inject_parent_info=False, **kwargs)
+        super().__init__(
+            logical_date=None, skip_when_already_exists=True, openlineage_inject_parent_info=False, **kwargs
+        )
         self.planned = planned
 
     def execute(self, context: Context) -> None:
@@ -451,11 +509,17 @@ def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str
     elif "k8s" in master:
         prefix = "spark.kubernetes.driverEnv"
     else:
-        raise ConfigurationError(f"Spark master {master}: a Python job can't run there with deploy-mode cluster; use client")
+        raise ConfigurationError(
+            f"Spark master {master}: a Python job can't run there with deploy-mode cluster; use client"
+        )
     return {f"{prefix}.{name}": value for name, value in variables.items()}
 
 
 def properties(values: Mapping[str, str]) -> str:
-    """Return the text of a Java properties file with these values; each character is written as its UTF-16 code, whatever it is."""
+    """Return the text of a Java properties file with these values; each character is written as its UTF-16
+    code, whatever it is.
+    """
     escaped = {key: value.encode("utf-16-be").hex(" ", 2).split() for key, value in values.items()}
-    return "".join(f"{key}={''.join(f'{chr(92)}u{unit}' for unit in units)}\n" for key, units in escaped.items())
+    return "".join(
+        f"{key}={''.join(f'{chr(92)}u{unit}' for unit in units)}\n" for key, units in escaped.items()
+    )

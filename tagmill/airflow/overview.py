@@ -1,4 +1,5 @@
-"""Reads each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs, last audit.
+"""Reads each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs,
+last audit.
 
 Views are counted only when asked.
 """
@@ -22,7 +23,9 @@ SHOWN_RUNS = 20
 
 @dataclass(frozen=True)
 class TagLine:
-    """A tag: rows in the view and cleaned from it (None: not counted), delivered by the ledger, held back, and in ClickHouse."""
+    """A tag: rows in the view and cleaned from it (None: not counted), delivered by the ledger, held back,
+    and in ClickHouse.
+    """
 
     tag: str
     in_view: int | None
@@ -38,7 +41,9 @@ class TagLine:
 
 @dataclass(frozen=True)
 class StreamLine:
-    """A topic, or the tables of a Kafka Journal: offsets that wait, delivered by the ledger, in ClickHouse, and what can't be read."""
+    """A topic, or the tables of a Kafka Journal: offsets that wait, delivered by the ledger, in ClickHouse,
+    and what can't be read.
+    """
 
     waiting: int
     delivered: int
@@ -80,8 +85,8 @@ class AuditLine:
 class PipelineView:
     """A pipeline with its newest runs; of tag views its tags and its last audit (None: there was none).
 
-    Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`, `verdict` and `level`. `problem`: why they can't
-    be read now.
+    Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`, `verdict` and `level`.
+    `problem`: why they can't be read now.
     """
 
     name: str
@@ -104,7 +109,11 @@ def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineVi
     """
     with Ledger(settings.cassandra) as ledger:
         of_views = [_of_views(ledger, settings, name, count_view=count_view) for name in settings.pipelines]
-        return [*of_views, *(_stream(ledger, settings, name) for name in settings.streams), *_replicated(settings)]
+        return [
+            *of_views,
+            *(_stream(ledger, settings, name) for name in settings.streams),
+            *_replicated(settings),
+        ]
 
 
 def _of_views(ledger: Ledger, settings: Settings, name: str, *, count_view: bool) -> PipelineView:

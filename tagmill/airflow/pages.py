@@ -1,4 +1,6 @@
-"""The pages of quality gate and audits (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
+"""The pages of quality gate and audits (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's
+login, and their bytes.
+"""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -18,7 +20,8 @@ class NoSuchPage(Exception):
 
 
 def docs_link(settings: Settings, page: str | None) -> str | None:
-    """Return the address at which Airflow's UI serves a page that the gate wrote; any other page is returned unchanged.
+    """Return the address at which Airflow's UI serves a page that the gate wrote; any other page is returned
+    unchanged.
 
     `page`: path or URL of a file below <storage root>/<pipeline>/docs/.
     """
@@ -29,7 +32,9 @@ def docs_link(settings: Settings, page: str | None) -> str | None:
 
 
 def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
-    """Return the address of a run's or an audit's page, relative to the plugin's own; None if it has no page."""
+    """Return the address of a run's or an audit's page, relative to the plugin's own; None if it has no
+    page.
+    """
     from tagmill.runs.storage import RunFiles
 
     names = RunFiles(settings.storage.root).names(f"{pipeline}/{FOLDER}/{folder}")
@@ -39,12 +44,17 @@ def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
 def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
     """Return a page's bytes.
 
-    Raises NoSuchPage for anything but an .html file in the folder of the pipeline's pages, also for a link that leads out of it.
+    Raises NoSuchPage for anything but an .html file in the folder of the pipeline's pages, also for a link
+    that leads out of it.
     """
     from tagmill.runs.storage import RunFiles
 
     steps = path.split("/")
-    if pipeline not in settings.pipelines or not all(map(_STEP.fullmatch, steps)) or not path.endswith(".html"):
+    if (
+        pipeline not in settings.pipelines
+        or not all(map(_STEP.fullmatch, steps))
+        or not path.endswith(".html")
+    ):
         raise NoSuchPage(path)
     root, relative = settings.storage.root, f"{pipeline}/{FOLDER}/{path}"
     if "://" not in root:
@@ -68,6 +78,8 @@ def _below_root(settings: Settings, page: str) -> str:
     if "://" in root:
         return page.removeprefix(f"{root.rstrip('/')}/") if page.startswith(root) else ""
     try:
-        return str(PurePosixPath(Path(page.removeprefix("file://")).resolve().relative_to(Path(root).resolve())))
+        return str(
+            PurePosixPath(Path(page.removeprefix("file://")).resolve().relative_to(Path(root).resolve()))
+        )
     except ValueError:
         return ""

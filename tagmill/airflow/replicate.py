@@ -1,7 +1,9 @@
-"""DAG `replicate_<pipeline>`: replicates the topics of a Kafka Journal to its tables in Cassandra. docs/kafka-journal.md has the rules.
+"""DAG `replicate_<pipeline>`: replicates the topics of a Kafka Journal to its tables in Cassandra.
+docs/kafka-journal.md has the rules.
 
-It may be triggered by hand at any time; if nothing is new, Spark does not start. The DAG `purge_expired_<pipeline>` publishes Purge
-actions for ids that have expired, which the next replication follows.
+It may be triggered by hand at any time; if nothing is new, Spark does not start. The DAG
+`purge_expired_<pipeline>` publishes Purge actions for ids that have expired, which the next replication
+follows.
 """
 
 from pathlib import Path
@@ -28,7 +30,10 @@ def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         schedule=configured.schedule,
         params={
             "accept_lost": Param(
-                False, title="Accept lost records", type="boolean", description="go on although records are gone from Kafka"
+                False,
+                title="Accept lost records",
+                type="boolean",
+                description="go on although records are gone from Kafka",
             )
         },
     )

@@ -1,4 +1,6 @@
-"""Tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
+"""Tasks that run in Airflow's own worker process: plan, push, close, cleanup.
+
+Each calls one function of the library.
 
 What they return goes to XCom: figures and short texts.
 """
@@ -19,16 +21,20 @@ log = logging.getLogger(__name__)
 
 
 def owner(context: Context) -> str:
-    """Return the name under which the ledger records the work of a DAG run: the same for each attempt of its tasks.
+    """Return the name under which the ledger records the work of a DAG run: the same for each attempt of its
+    tasks.
 
-    It names the DAG, too: DAGs due at the same moment have runs of the same id, and would take each other's lease for their own.
+    It names the DAG, too: DAGs due at the same moment have runs of the same id, and would take each other's
+    lease for their own.
     """
     dag_run = context["dag_run"]
     return f"airflow/{dag_run.dag_id}/{dag_run.run_id}"
 
 
 def plan(pipeline: str, context: Context) -> dict[str, Any]:
-    """Plan a run, or take over an unfinished one. If there is nothing to do, all tasks that follow are skipped, so that no JVM starts.
+    """Plan a run, or take over an unfinished one.
+
+    If there is nothing to do, all tasks that follow are skipped, so that no JVM starts.
 
     Out: run, fence, state, slices, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
     """
@@ -37,7 +43,9 @@ def plan(pipeline: str, context: Context) -> dict[str, Any]:
     with told_to_airflow():
         settings = connections.load_settings()
         reread = reread_range(context["params"], context["dag_run"], settings.pipeline(pipeline).schedule)
-        planned = steps.plan(settings, pipeline, owner=owner(context), tags=list(context["params"]["tags"]), reread=reread)
+        planned = steps.plan(
+            settings, pipeline, owner=owner(context), tags=list(context["params"]["tags"]), reread=reread
+        )
     log.info("%s", planned["message"])
     result = small(planned) | ({"reread": list(reread)} if reread else {})
     if planned["run"] is not None:
@@ -57,24 +65,35 @@ def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[st
     return small(pushed)
 
 
-def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], asset: Asset, context: Context) -> dict[str, Any]:
-    """Move progress and watermarks, release the lease, and tell the asset's consumers how many rows which run brought."""
+def close(
+    pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], asset: Asset, context: Context
+) -> dict[str, Any]:
+    """Move progress and watermarks, release the lease, and tell the asset's consumers how many rows which run
+    brought.
+    """
     from tagmill.delivery.tag_views import steps
 
     with told_to_airflow():
         settings = connections.load_settings()
         closed = steps.close(settings, pipeline, planned["run"], planned["fence"], owner=owner(context))
     log.info("%s", closed["message"])
-    facts = {"pipeline": pipeline, "run": planned["run"], "rows": pushed["rows"], "batches": pushed["batches"]}
+    facts = {
+        "pipeline": pipeline,
+        "run": planned["run"],
+        "rows": pushed["rows"],
+        "batches": pushed["batches"],
+    }
     context["outlet_events"][asset].extra = facts
     return small(closed)
 
 
 def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, Any]:
-    """Delete partitions of the view that are proven delivered and older than their TTL, and runs past retention.
+    """Delete partitions of the view that are proven delivered and older than their TTL, and runs past
+    retention.
 
-    A run that the schedule starts on time deletes; any other one only says what would go, unless the param `dry_run` is switched off.
-    What is not proven stays, with the reason in the task's log. Out: buckets, rows, refused_buckets, runs, batches, audits, message.
+    A run that the schedule starts on time deletes; any other one only says what would go, unless the param
+    `dry_run` is switched off. What is not proven stays, with the reason in the task's log. Out: buckets,
+    rows, refused_buckets, runs, batches, audits, message.
     """
     from tagmill.maintenance.view_cleanup.clean import clean
 
@@ -93,7 +112,9 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
 def _deletes_by_old_param(context: Context) -> bool:
     """Return True if the param `delete` of the previous release, which a form no longer has, is on."""
     if "delete" in context["params"]:
-        log.warning("the param delete is called dry_run now, with the opposite meaning; the next release ignores it")
+        log.warning(
+            "the param delete is called dry_run now, with the opposite meaning; the next release ignores it"
+        )
     return bool(context["params"].get("delete"))
 
 

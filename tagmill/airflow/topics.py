@@ -1,8 +1,9 @@
-"""DAG `deliver_<pipeline>` of a topic or a Kafka Journal: plan → seal → push → close, as for tag views; docs/topics.md has what each does.
+"""DAG `deliver_<pipeline>` of a topic or a Kafka Journal: plan → seal → push → close, as for tag views;
+docs/topics.md has what each does.
 
-If nothing is new, or too few and too young records are, all that follows is skipped, so Spark does not start. The DAG
-`dedup_expire_<pipeline>` deletes ids that are past the window, `dedup_rekey_<pipeline>` makes them again after the rule or the number of
-shards was changed.
+If nothing is new, or too few and too young records are, all that follows is skipped, so Spark does not start.
+The DAG `dedup_expire_<pipeline>` deletes ids that are past the window, `dedup_rekey_<pipeline>` makes them
+again after the rule or the number of shards was changed.
 """
 
 import logging
@@ -25,13 +26,16 @@ log = logging.getLogger(__name__)
 
 
 def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """Return the DAG `deliver_<pipeline>` of a topic or a Kafka Journal; `jobs` is the folder of the Spark job scripts."""
+    """Return the DAG `deliver_<pipeline>` of a topic or a Kafka Journal; `jobs` is the folder of the Spark
+    job scripts.
+    """
     configured = settings.stream(pipeline)
     asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
     dag = new_dag(
         "deliver",
         pipeline,
-        description=f"what is new of {pipeline} to ClickHouse table {configured.destination}, each event once",
+        description=f"what is new of {pipeline} to ClickHouse table {configured.destination}, each event "
+        "once",
         doc=__doc__,
         schedule=configured.schedule,
         params=_params() if isinstance(configured, TopicSettings) else {},
@@ -50,21 +54,34 @@ def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         def close(planned: Any, pushed: Any) -> dict[str, Any]:
             context = get_current_context()
             closed = step("close", pipeline, planned, context)
-            facts = {"pipeline": pipeline, "run": planned["run"], "rows": pushed["rows"], "batches": pushed["batches"]}
+            facts = {
+                "pipeline": pipeline,
+                "run": planned["run"],
+                "rows": pushed["rows"],
+                "batches": pushed["batches"],
+            }
             context["outlet_events"][asset].extra = facts
             return closed
 
         planned = plan()
         seal = TopicSealOperator(
-            task_id="seal", pipeline=pipeline, planned=planned, application=str(jobs / "seal.py"),
-            conn_id=settings.spark.airflow_connection, pool=SPARK_POOL, execution_timeout=LONG,
-        )  # fmt: skip
+            task_id="seal",
+            pipeline=pipeline,
+            planned=planned,
+            application=str(jobs / "seal.py"),
+            conn_id=settings.spark.airflow_connection,
+            pool=SPARK_POOL,
+            execution_timeout=LONG,
+        )
         pushed = push(planned)
         again = DrainBacklogOperator(
-            task_id="again", planned=planned, trigger_dag_id=f"deliver_{pipeline}",
-            trigger_run_id="backlog__{{ dag_run.start_date | ts_nodash }}__{{ ti.xcom_pull(task_ids='plan')['run'] }}",
+            task_id="again",
+            planned=planned,
+            trigger_dag_id=f"deliver_{pipeline}",
+            trigger_run_id="backlog__{{ dag_run.start_date | ts_nodash }}__{{ "
+            "ti.xcom_pull(task_ids='plan')['run'] }}",
             execution_timeout=SHORT,
-        )  # fmt: skip
+        )
         seal >> pushed
         close(planned, pushed) >> again
     return dag
@@ -74,10 +91,16 @@ def _params() -> dict[str, Param]:
     """Return the params that only pipelines of kind topic have."""
     return {
         "accept_lost": Param(
-            False, title="Accept lost records", type="boolean", description="go on although records are gone from Kafka"
+            False,
+            title="Accept lost records",
+            type="boolean",
+            description="go on although records are gone from Kafka",
         ),
         "replay_dead_letters": Param(
-            False, title="Replay dead letters", type="boolean", description="read the records again that could not be read"
+            False,
+            title="Replay dead letters",
+            type="boolean",
+            description="read the records again that could not be read",
         ),
     }
 
@@ -91,8 +114,12 @@ def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
 
     with told_to_airflow():
         settings = connections.load_settings()
-        accept_lost, letters = (bool(context["params"].get(name)) for name in ("accept_lost", "replay_dead_letters"))
-        planned = steps.plan(settings, pipeline, owner=owner(context), accept_lost=accept_lost, letters=letters)
+        accept_lost, letters = (
+            bool(context["params"].get(name)) for name in ("accept_lost", "replay_dead_letters")
+        )
+        planned = steps.plan(
+            settings, pipeline, owner=owner(context), accept_lost=accept_lost, letters=letters
+        )
     log.info("%s", planned["message"])
     if planned["run"] is None:
         raise AirflowSkipException(planned["message"])
@@ -104,7 +131,9 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
     from tagmill.delivery.topics import steps
 
     with told_to_airflow():
-        done = getattr(steps, name)(connections.load_settings(), pipeline, planned["run"], planned["fence"], owner=owner(context))
+        done = getattr(steps, name)(
+            connections.load_settings(), pipeline, planned["run"], planned["fence"], owner=owner(context)
+        )
     for warning in done["warnings"] if name == "push" else ():
         log.warning("%s", warning)
     log.info("%s", done["message"])
@@ -112,11 +141,16 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
 
 
 def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """Return the DAG that makes a pipeline's ids again by the configured rule: only by hand, and by default it only counts."""
+    """Return the DAG that makes a pipeline's ids again by the configured rule: only by hand, and by default
+    it only counts.
+    """
     params = {
         "dry_run": dry_run_param("only say what would become of the ids"),
         "drop_unreadable": Param(
-            False, title="Drop unreadable", type="boolean", description="let ids go whose payload gives none under the new rule"
+            False,
+            title="Drop unreadable",
+            type="boolean",
+            description="let ids go whose payload gives none under the new rule",
         ),
     }
     return _dedup_dag(settings, pipeline, jobs, "rekey", "made again by the configured rule", None, params)
@@ -126,19 +160,42 @@ def expire_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     """Return the DAG that deletes a pipeline's ids past the window."""
     params = {"dry_run": dry_run_param("only count; the schedule's own runs delete")}
     return _dedup_dag(
-        settings, pipeline, jobs, "expire", "past the window deleted", settings.topic(pipeline).expire_schedule, params
+        settings,
+        pipeline,
+        jobs,
+        "expire",
+        "past the window deleted",
+        settings.topic(pipeline).expire_schedule,
+        params,
     )
 
 
 def _dedup_dag(
-    settings: Settings, pipeline: str, jobs: Path, operation: str, what: str, schedule: str | None, params: dict[str, Param]
+    settings: Settings,
+    pipeline: str,
+    jobs: Path,
+    operation: str,
+    what: str,
+    schedule: str | None,
+    params: dict[str, Param],
 ) -> DAG:
     dag = new_dag(
-        f"dedup_{operation}", pipeline, description=f"ids of {pipeline} {what}", doc=__doc__, schedule=schedule, params=params
-    )  # fmt: skip
+        f"dedup_{operation}",
+        pipeline,
+        description=f"ids of {pipeline} {what}",
+        doc=__doc__,
+        schedule=schedule,
+        params=params,
+    )
     with dag:
         DedupOperator(
-            task_id=operation, operation=operation, pipeline=pipeline, application=str(jobs / "dedup.py"), unattended=schedule,
-            conn_id=settings.spark.airflow_connection, pool=SPARK_POOL, execution_timeout=LONG,
-        )  # fmt: skip
+            task_id=operation,
+            operation=operation,
+            pipeline=pipeline,
+            application=str(jobs / "dedup.py"),
+            unattended=schedule,
+            conn_id=settings.spark.airflow_connection,
+            pool=SPARK_POOL,
+            execution_timeout=LONG,
+        )
     return dag

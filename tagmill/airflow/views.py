@@ -1,7 +1,8 @@
-"""DAGs `views_rebuild_<pipeline>`, `views_delete_`, `views_truncate_`, `views_pids_`, `views_migrate_` and `views_tags_`: by hand.
+"""DAGs `views_rebuild_<pipeline>`, `views_delete_`, `views_truncate_`, `views_pids_`, `views_migrate_` and
+`views_tags_`: by hand.
 
-None has a schedule, and each only says what it would change unless the param `dry_run` is switched off; `views_tags_` changes nothing.
-docs/rebuild.md and docs/migrate.md have what they do.
+None has a schedule, and each only says what it would change unless the param `dry_run` is switched off;
+`views_tags_` changes nothing. docs/rebuild.md and docs/migrate.md have what they do.
 """
 
 import logging
@@ -23,14 +24,22 @@ log = logging.getLogger(__name__)
 RETURNED = 100
 DRY_RUN = dry_run_param("only count and show what would change; switch it off to change it")
 STOPPED = "the application, or whoever else numbers, is stopped"
-OFFLINE = Param(False, title="Offline", type="boolean", description=f"all persistence ids: {STOPPED}; else name persistence ids")
+OFFLINE = Param(
+    False,
+    title="Offline",
+    type="boolean",
+    description=f"all persistence ids: {STOPPED}; else name persistence ids",
+)
 # A key of the application's tables: not empty, and without the character NUL.
 TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\u0000]*$"}
 # The type allows null because the form sends null for a list that was emptied.
 TEXTS: dict[str, Any] = {"type": ["array", "null"], "items": TEXT, "uniqueItems": True, "maxItems": 1000}
 CHOICE = {
     "persistence_ids": Param(
-        [], title="Persistence ids", description="only these, which nobody may write to; or all, offline", **TEXTS
+        [],
+        title="Persistence ids",
+        description="only these, which nobody may write to; or all, offline",
+        **TEXTS,
     ),
     "offline": OFFLINE,
     "tags": Param([], title="Tags", description="only rows of these tags; empty: all", **TEXTS),
@@ -53,19 +62,29 @@ MIGRATION = {
         description="afterwards drop the views eventsbytag and the columns tag1 to tag3 and message: there is no way back",
     ),
 }  # fmt: skip
-TRUNCATE_OFFLINE = Param(False, title="Offline", type="boolean", description=f"{STOPPED}; required to truncate")
+TRUNCATE_OFFLINE = Param(
+    False, title="Offline", type="boolean", description=f"{STOPPED}; required to truncate"
+)
 # Each operation's description and its params.
 OPERATIONS: dict[str, tuple[str, dict[str, Param]]] = {
     "rebuild": ("makes {0}.tag_views what the journal says, as the plugin would number it", CHOICE),
     "delete": ("deletes rows of {0}.tag_views, and their progress, that a rebuild can bring back", CHOICE),
-    "truncate": ("empties tag_views, tag_write_progress and tag_scanning of {0}", {"offline": TRUNCATE_OFFLINE}),
+    "truncate": (
+        "empties tag_views, tag_write_progress and tag_scanning of {0}",
+        {"offline": TRUNCATE_OFFLINE},
+    ),
     "pids": ("adds to {0}.all_persistence_ids those that have events and are not listed", {}),
-    "migrate": ("brings {0}, written by an older plugin, to today's tables, columns and tag views", MIGRATION),
+    "migrate": (
+        "brings {0}, written by an older plugin, to today's tables, columns and tag views",
+        MIGRATION,
+    ),
 }
 
 
 def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
-    """Yield the DAGs `views_<operation>_<pipeline>` of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    """Yield the DAGs `views_<operation>_<pipeline>` of one pipeline; `jobs` is the folder of the Spark job
+    scripts.
+    """
     keyspace = settings.pipeline(pipeline).keyspace
     for operation, (description, params) in OPERATIONS.items():
         with new_dag(
@@ -74,7 +93,9 @@ def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
             description=description.format(keyspace),
             doc=__doc__,
             schedule=None,
-            params=deepcopy({**params, "dry_run": DRY_RUN}),  # a Param keeps the value of the run that it serves
+            params=deepcopy(
+                {**params, "dry_run": DRY_RUN}
+            ),  # a Param keeps the value of the run that it serves
         ) as dag:
             ViewsOperator(
                 task_id=operation,
@@ -91,13 +112,21 @@ def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
 
 def _tags_dag(keyspace: str, pipeline: str) -> DAG:
     dag = new_dag(
-        "views_tags", pipeline, description=f"lists the tags of {keyspace}", doc=listed.__doc__, schedule=None,
+        "views_tags",
+        pipeline,
+        description=f"lists the tags of {keyspace}",
+        doc=listed.__doc__,
+        schedule=None,
         params={
             "persistence_id": Param(
-                None, title="Persistence id", type=["null", "string"], minLength=1, description="those of this one, with its numbers"
+                None,
+                title="Persistence id",
+                type=["null", "string"],
+                minLength=1,
+                description="those of this one, with its numbers",
             )
         },
-    )  # fmt: skip
+    )
     with dag:
 
         @task(execution_timeout=LONG)
@@ -109,7 +138,9 @@ def _tags_dag(keyspace: str, pipeline: str) -> DAG:
 
 
 def listed(pipeline: str, context: Context) -> dict[str, Any]:
-    """List the tags that the view has rows of; for a persistence id, those that it was numbered for. The task's log has all of them.
+    """List the tags that the view has rows of; for a persistence id, those that it was numbered for.
+
+    The task's log has all of them.
 
     Out: tags (the first hundred lines), message.
     """
@@ -122,4 +153,7 @@ def listed(pipeline: str, context: Context) -> dict[str, Any]:
         log.info("%s", ", ".join(f"{name} {value}" for name, value in line.items()))
     message = f"{len(lines)} tags" + (f" of {quoted([one])}" if one else "")
     log.info("%s", message)
-    return {"tags": [{name: str(value) for name, value in line.items()} for line in lines[:RETURNED]], "message": message}
+    return {
+        "tags": [{name: str(value) for name, value in line.items()} for line in lines[:RETURNED]],
+        "message": message,
+    }

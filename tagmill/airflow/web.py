@@ -1,7 +1,8 @@
-"""Tagmill's pages inside Airflow's UI, all behind its login: pipelines, tags and runs from the ledger, the quality gate's pages.
+"""Tagmill's pages inside Airflow's UI, all behind its login: pipelines, tags and runs from the ledger, the
+quality gate's pages.
 
-A plugin's FastAPI app is public unless its routes depend on get_user, and FastAPI's own /docs and /openapi.json stay public
-unless they are switched off.
+A plugin's FastAPI app is public unless its routes depend on get_user, and FastAPI's own /docs and
+/openapi.json stay public unless they are switched off.
 """
 
 import logging
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
-# Pages show names and rows of applications, so none of them may run a script, or load anything from elsewhere.
+# Pages show names and rows of applications, so none of them may run a script, or load anything from
+# elsewhere.
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "frame-ancestors 'self'; "
     "base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -36,7 +39,9 @@ HEADERS = {
 
 def create_app() -> FastAPI:
     """Create the app, which Airflow mounts under pages.PREFIX."""
-    app = FastAPI(title="Tagmill", dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Tagmill", dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None
+    )
     app.add_api_route("/", pipelines_page, response_class=HTMLResponse)
     app.add_api_route("/api/pipelines", pipelines)
     app.add_api_route("/docs/{pipeline}/{path:path}", page, response_class=HTMLResponse)
@@ -46,7 +51,9 @@ def create_app() -> FastAPI:
 
 
 def pipelines(count_view: bool = False) -> list[dict[str, Any]]:
-    """Return the pipelines with their tags and newest runs; `count_view` counts the rows of the applications' views, too."""
+    """Return the pipelines with their tags and newest runs; `count_view` counts the rows of the applications'
+    views, too.
+    """
     return [asdict(view) for view in overview(connections.load_settings(), count_view=count_view)]
 
 
@@ -70,7 +77,9 @@ def page(pipeline: str, path: str) -> Response:
 
 
 async def _login_first(request: Request, error: Exception) -> Response:
-    """Send a browser without a login to the login page, which leads back; any other request gets the status."""
+    """Send a browser without a login to the login page, which leads back; any other request gets the
+    status.
+    """
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     if error.status_code == 401 and "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(f"{base_url()}/api/v2/auth/login?next={quote(request.url.path)}", 302)
@@ -85,4 +94,8 @@ async def _explained(_: Request, error: Exception) -> Response:
 def _templates() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined)
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+    )

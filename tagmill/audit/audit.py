@@ -1,7 +1,10 @@
-"""Audit one pipeline, from the claim of the audit's number to its pages. It only reads what it judges, so deliveries may go on.
+"""Audit one pipeline, from the claim of the audit's number to its pages.
 
-The order of reading decides what may be believed: watermarks and progress first, the journal before the view, the view before
-ClickHouse, deletions and holds last. What seems to be missing is looked for once more before it is reported.
+It only reads what it judges, so deliveries may go on.
+
+The order of reading decides what may be believed: watermarks and progress first, the journal before the view,
+the view before ClickHouse, deletions and holds last. What seems to be missing is looked for once more before
+it is reported.
 """
 
 from __future__ import annotations
@@ -44,11 +47,20 @@ REPORT = "report.json"
 
 
 def audit(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, tags: list[str] | None = None, tell: Tell | None = None
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: SparkSession,
+    tags: list[str] | None = None,
+    tell: Tell | None = None,
 ) -> AuditReport:
-    """Compare journal, view, progress and ClickHouse of a pipeline; with `tags`, only for these. `tell` is called with each step.
+    """Compare journal, view, progress and ClickHouse of a pipeline; with `tags`, only for these.
 
-    Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
+    `tell` is called with each step.
+
+    Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers,
+    StoreUnavailable.
     """
     from tagmill.delivery.ledger_comparison import require_up_to_date
     from tagmill.delivery.tag_views.steps import wanted_tags
@@ -60,11 +72,19 @@ def audit(
         clickhouse.check_destination(chosen.destination)
         require_up_to_date(settings, ledger, pipeline, done="Nothing was audited")
         # An audit takes a lease of its own and not the pipeline's, so that deliveries go on.
-        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, f"{pipeline}/audit", owner, chosen.lease_seconds)
+        lease = Lease(
+            ledger.cassandra,
+            settings.cassandra.ledger_keyspace,
+            f"{pipeline}/audit",
+            owner,
+            chosen.lease_seconds,
+        )
         lease.take(chosen.lease_wait_seconds)
         try:
             with lease.kept(), explained(ledger.cassandra.where, "The audit changed nothing"):
-                return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(wanted)
+                return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(
+                    wanted
+                )
         finally:
             lease.give_back()
 
@@ -79,12 +99,18 @@ def told(report: AuditReport) -> Result:
 
 def message(report: AuditReport) -> str:
     """Return the report in a sentence."""
-    rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
+    rows = (
+        f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} "
+        "in ClickHouse"
+    )
     if pending := sum(line.pending for line in report.tags):
         rows += f", {pending} pending (not delivered yet)"
     if report.agrees:
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
-    return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {audits.in_words(report.findings)} ({rows})"
+    return (
+        f"pipeline {report.pipeline}: audit {report.audit} does not agree: "
+        f"{audits.in_words(report.findings)} ({rows})"
+    )
 
 
 def raise_unless_it_agrees(report: AuditReport) -> None:
@@ -97,7 +123,13 @@ class _Audit:
     """One audit of one pipeline with one Spark session."""
 
     def __init__(
-        self, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse, spark: SparkSession, tell: Tell
+        self,
+        settings: Settings,
+        pipeline: str,
+        ledger: Ledger,
+        clickhouse: ClickHouse,
+        spark: SparkSession,
+        tell: Tell,
     ) -> None:
         from tagmill.journal.frames import Journal
 
@@ -117,7 +149,9 @@ class _Audit:
         self.journal = Journal.look(ledger.cassandra, self.pipeline.journal)
 
     def run(self, tags: list[str]) -> AuditReport:
-        """Audit these tags: judge, write the report and its pages, record the result, and remove the files of other audits."""
+        """Audit these tags: judge, write the report and its pages, record the result, and remove the files of
+        other audits.
+        """
         from tagmill.audit import pages, report
         from tagmill.quality.expectations import preload
 
@@ -150,7 +184,8 @@ class _Audit:
         from tagmill.delivery.destination_retention import Expiry
 
         until = from_datetime(
-            agreed_now(self.settings, self.ledger.cassandra) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
+            agreed_now(self.settings, self.ledger.cassandra)
+            - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
         )
         builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
         late = builds.late(self.name)
@@ -158,13 +193,17 @@ class _Audit:
             newest = builds.newest()
             if newest is None or newest.built_to is None:
                 raise ConfigurationError(
-                    f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never built. Nothing was audited. "
+                    f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never "
+                    "built. Nothing was audited. "
                     f"Build it: tagmill views build --pipeline {builder}"
                 )
             until = min(until, newest.built_to)
         marks = self.ledger.delivered.watermarks(self.name)
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
-        due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
+        due = {
+            tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1
+            for tag in tags
+        }
         start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
         reached = {tag: min(until, marks[tag].ticks) if tag in marks else -1 for tag in tags}
         expiry = Expiry.declared(self.settings, self.name, self.clickhouse)
@@ -172,7 +211,8 @@ class _Audit:
         return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, reached, expired)
 
     def _with_all_read(self, scope: Scope) -> Scope:
-        """Return the scope with tags due up to their watermark, if no row has come late since the last run read them.
+        """Return the scope with tags due up to their watermark, if no row has come late since the last run
+        read them.
 
         The rows are counted after the view was staged, so that no staged row came after the count.
         """
@@ -184,7 +224,9 @@ class _Audit:
                 continue
             if mark.window_from > max(scope.start[tag] - 1, mark.ticks - back):
                 continue
-            first, last = (self.pipeline.bucket_size.start(max(ticks, 0)) for ticks in (mark.window_from, mark.ticks))
+            first, last = (
+                self.pipeline.bucket_size.start(max(ticks, 0)) for ticks in (mark.window_from, mark.ticks)
+            )
             buckets = range(first, last + 1, self.pipeline.bucket_size.milliseconds)
             counts = views.count((tag, bucket, mark.window_from, mark.ticks) for bucket in buckets)
             if sum(rows for rows, _ in counts) == mark.window_rows:
@@ -213,29 +255,42 @@ class _Audit:
             self.spark, self.ledger_keyspace, self.journal.keyspace, views, scope, self._url("cleaned")
         )
         self.tell("adding up in ClickHouse")
-        stored = Stored(self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope)
+        stored = Stored(
+            self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope
+        )
         in_clickhouse, ids = stored.sums(), stored.ids()
         for_good = deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
-        deleted = staging.stage_deleted(self.spark, self.journal, events, view, for_good, scope, self._url("deleted"))
+        deleted = staging.stage_deleted(
+            self.spark, self.journal, events, view, for_good, scope, self._url("deleted")
+        )
         self.tell("comparing")
-        lines = materialize(bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
+        lines = materialize(
+            bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines")
+        )
         found = [row_comparison.misplaced(view, scope), row_comparison.unreadable(events, view, scope)]
         differing = lines.where("differs")
         if differing.take(1):
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
             quiet = self._deliveries() == self.deliveries
-            compared = row_comparison.compared(events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet)
+            compared = row_comparison.compared(
+                events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet
+            )
             compared = self._of_tagged(materialize(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
         broken = materialize(numbers.broken_journals(events, scope), self._url("broken"))
-        of_journal = materialize(numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal"))
+        of_journal = materialize(
+            numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
+        )
         by_rows = materialize(_all(found), self._url("by-rows"))
         doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
-        doubtful = doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti")
+        doubtful = doubtful.join(
+            of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"
+        )
         expected = materialize(
-            numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope), self._url("expected")
+            numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope),
+            self._url("expected"),
         )
         wrong = numbers.wrong_numbers(view, expected, scope)
         lagging = progress_findings(progress, ids, view, by_rows, expires=scope.expired > 0)
@@ -243,10 +298,14 @@ class _Audit:
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
-        return Judged(events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder))
+        return Judged(
+            events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder)
+        )
 
     def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
-        """Return the findings without rows of events that have no tags; set `untagged` to the number of these."""
+        """Return the findings without rows of events that have no tags; set `untagged` to the number of
+        these.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.audit import row_comparison
@@ -267,7 +326,9 @@ class _Audit:
         return ids.join(by_key, "persistence_id").selectExpr(*columns)
 
     def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
-        """Return the findings without events that have arrived since: the application and deliveries may be at work."""
+        """Return the findings without events that have arrived since: the application and deliveries may be
+        at work.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.audit.model import Kind
@@ -281,11 +342,19 @@ class _Audit:
             self.tell("looking again for what is missing in the view")
             where = ["tag_name", "timebucket", "timestamp", "persistence_id"]
             keys = in_view.select(
-                "kind", "tag", "sequence_nr", F.col("tag").alias("tag_name"), "timebucket",
-                F.col("journal_offset").alias("timestamp"), "persistence_id",
-            )  # fmt: skip
+                "kind",
+                "tag",
+                "sequence_nr",
+                F.col("tag").alias("tag_name"),
+                "timebucket",
+                F.col("journal_offset").alias("timestamp"),
+                "persistence_id",
+            )
             there = keys.join(
-                table(self.spark, self.journal.keyspace, self.journal.view_table, directJoinSetting="on").select(*where), where
+                table(
+                    self.spark, self.journal.keyspace, self.journal.view_table, directJoinSetting="on"
+                ).select(*where),
+                where,
             )
             arrived.append(there.select(*event))
         if in_clickhouse.take(1):
@@ -310,7 +379,9 @@ class _Audit:
         return last - 1 if state and state.is_open else last
 
     def _holds(self, scope: Scope) -> DataFrame:
-        holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.delivered.holds(self.name, scope.tags)]
+        holds = [
+            (hold.tag, hold.persistence_id) for hold in self.ledger.delivered.holds(self.name, scope.tags)
+        ]
         return self.spark.createDataFrame(holds, "tag string, persistence_id string")
 
     # -- what stays
@@ -318,13 +389,25 @@ class _Audit:
     def _finish(self, row: AuditRow, made: AuditReport) -> None:
         self.audits.finish(
             AuditRow(
-                row.pipeline, row.audit, AuditState.DONE, row.started_at, made.done_at, row.until, made.agrees, made.journal, made.view,
-                made.clickhouse, {kind.value: count for kind, count in made.findings.items()}, made.docs,
+                row.pipeline,
+                row.audit,
+                AuditState.DONE,
+                row.started_at,
+                made.done_at,
+                row.until,
+                made.agrees,
+                made.journal,
+                made.view,
+                made.clickhouse,
+                {kind.value: count for kind, count in made.findings.items()},
+                made.docs,
             )
-        )  # fmt: skip
+        )
 
     def _sweep(self, keep: set[int]) -> None:
-        """Remove the files of audits not in `keep`: killed ones, and those before the last finished one, which a repair reads."""
+        """Remove the files of audits not in `keep`: killed ones, and those before the last finished one,
+        which a repair reads.
+        """
         kept = {f"{number:08d}" for number in keep}
         for folder in self.files.folders(audits.home(self.name)):
             if folder not in kept:

@@ -1,4 +1,6 @@
-"""Read what ClickHouse holds: sums per bucket, computed on the server, and rows of the buckets that differ, both streamed to Parquet."""
+"""Read what ClickHouse holds: sums per bucket, computed on the server, and rows of the buckets that differ,
+both streamed to Parquet.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -22,9 +24,13 @@ ROW_HASH = f"xxHash64({EVENT_HASH} * {layout.FACTOR} + toUInt64(`tag_pid_sequenc
 PARQUET = {"output_format_parquet_string_as_string": 1, "output_format_parquet_compression_method": "lz4"}
 
 SUMS = "tag string, bucket bigint, rows bigint, event_sum bigint, row_sum bigint"
-IDS = "tag string, persistence_id string, rows bigint, numbers bigint, events bigint, last bigint, last_due bigint"
+IDS = (
+    "tag string, persistence_id string, rows bigint, numbers bigint, events bigint, last bigint, "
+    "last_due bigint"
+)
 ROWS = (
-    "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, writer_uuid string, "
+    "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, "
+    "writer_uuid string, "
     "batch_id string, bucket bigint, event_hash bigint, row_hash bigint"
 )
 
@@ -33,7 +39,13 @@ class Stored:
     """The destination of one pipeline, as one audit reads it; files go below `folder`."""
 
     def __init__(
-        self, spark: SparkSession, clickhouse: ClickHouse, table: str, files: RunFiles, folder: str, scope: Scope
+        self,
+        spark: SparkSession,
+        clickhouse: ClickHouse,
+        table: str,
+        files: RunFiles,
+        folder: str,
+        scope: Scope,
     ) -> None:
         self.spark = spark
         self.clickhouse = clickhouse
@@ -48,27 +60,38 @@ class Stored:
         """Return one row per tag and bucket of what may be delivered. Out: SUMS."""
         select = (
             f"toString(`tag`) AS tag_, {self.bucket} AS bucket, toInt64(count()) AS rows, "
-            f"reinterpretAsInt64(sum({EVENT_HASH})) AS event_sum, reinterpretAsInt64(sum({ROW_HASH})) AS row_sum"
+            f"reinterpretAsInt64(sum({EVENT_HASH})) AS event_sum, reinterpretAsInt64(sum({ROW_HASH})) AS "
+            "row_sum"
         )
         return self._read("sums", SUMS, select, "GROUP BY tag_, bucket", self._each_tag())
 
     def ids(self) -> DataFrame:
-        """Return rows, distinct numbers and events, the last number and the last that is due, by tag and persistence_id. Out: IDS."""
+        """Return rows, distinct numbers and events, the last number and the last that is due, by tag and
+        persistence_id. Out: IDS.
+        """
         select = (
-            "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
+            "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, "
+            "toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
             "toInt64(uniqExact(`sequence_nr`, `writer_uuid`)) AS events, "
-            f"max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) AS last_due"
+            f"max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) "
+            "AS last_due"
         )
-        return self._read("ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True)
+        return self._read(
+            "ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True
+        )
 
     def rows(self, name: str, buckets: DataFrame) -> DataFrame:
         """Return the rows of some buckets, up to the watermark. In: tag, bucket. Out: ROWS."""
         select = (
-            f"toString(`tag`) AS tag_, `persistence_id`, `sequence_nr`, `tag_pid_sequence_nr` AS number, {TICKS} AS ticks, "
-            f"toString(`offset`) AS offset_, `writer_uuid`, toString(`batch_id`) AS batch_id, {self.bucket} AS bucket, "
+            "toString(`tag`) AS tag_, `persistence_id`, `sequence_nr`, `tag_pid_sequence_nr` AS number, "
+            f"{TICKS} AS ticks, "
+            "toString(`offset`) AS offset_, `writer_uuid`, toString(`batch_id`) AS batch_id, "
+            f"{self.bucket} AS bucket, "
             f"reinterpretAsInt64({EVENT_HASH}) AS event_hash, reinterpretAsInt64({ROW_HASH}) AS row_hash"
         )
-        return self._read(name, ROWS, select, "AND has({buckets:Array(Int64)}, " + self.bucket + ")", self._chunks(buckets))
+        return self._read(
+            name, ROWS, select, "AND has({buckets:Array(Int64)}, " + self.bucket + ")", self._chunks(buckets)
+        )
 
     def _each_tag(self) -> Iterator[dict[str, Any]]:
         return ({"tag": tag} for tag in self.scope.tags)
@@ -87,16 +110,29 @@ class Stored:
                 }
 
     def _read(
-        self, name: str, schema: str, select: str, tail: str, asked: Iterable[dict[str, Any]], *, all_times: bool = False
+        self,
+        name: str,
+        schema: str,
+        select: str,
+        tail: str,
+        asked: Iterable[dict[str, Any]],
+        *,
+        all_times: bool = False,
     ) -> DataFrame:
-        """Run a query for each set of parameters, one Parquet file each; return the rows with the columns of the schema."""
+        """Run a query for each set of parameters, one Parquet file each; return the rows with the columns of
+        the schema.
+        """
         bound = "`tag` = {tag:String}"
         if not all_times:
             bound += f" AND {TICKS} >= {{start:Int64}} AND {TICKS} <= {{reached:Int64}}"
         written = False
         for number, parameters in enumerate(asked):
             tag = parameters["tag"]
-            times = {"start": self.scope.start[tag], "due": self.scope.due[tag], "reached": self.scope.reached[tag]}
+            times = {
+                "start": self.scope.start[tag],
+                "due": self.scope.due[tag],
+                "reached": self.scope.reached[tag],
+            }
             query = f"SELECT {select} FROM {self.table} WHERE {bound} {tail}"
             with self.files.create(f"{self.folder}/{name}/part-{number:05d}.parquet") as sink:
                 self.clickhouse.save(query, {**times, **parameters}, sink, PARQUET)

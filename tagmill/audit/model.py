@@ -1,7 +1,7 @@
 """The vocabulary of an audit: kinds of findings, lines, and the report. Pure.
 
-Times are ticks (100 ns since 1970 UTC), timebuckets milliseconds since then. A row counts in the bucket that its own time falls
-in.
+Times are ticks (100 ns since 1970 UTC), timebuckets milliseconds since then. A row counts in the bucket that
+its own time falls in.
 """
 
 from datetime import datetime
@@ -11,7 +11,10 @@ from tagmill.domain.documents import Document
 
 
 class Kind(StrEnum):
-    """A kind of disagreement. The value is the word in JSON, tables and docs/audit.md, the text is for people."""
+    """A kind of disagreement.
+
+    The value is the word in JSON, tables and docs/audit.md, the text is for people.
+    """
 
     MISSING_IN_VIEW = "missing_in_view"
     EXTRA_IN_VIEW = "extra_in_view"
@@ -50,13 +53,16 @@ _TEXTS = {
     Kind.HELD: "the event waits behind an open hold",
     Kind.PROGRESS_DIFFERS: "the ledger's progress is not what was delivered",
     Kind.JOURNAL_HOLE: "a sequence_nr is missing in the journal and was not deleted",
-    Kind.UNREADABLE: "the event has no sound time or payload, or its tags are in the columns of an old layout",
+    Kind.UNREADABLE: "the event has no sound time or payload, or its tags are in the columns of an old "
+    "layout",
 }
 
 # Schema of the findings staged below the audit's folder, one row each; null if a column doesn't apply.
 FINDING_SCHEMA = (
-    "kind string, tag string, persistence_id string, sequence_nr bigint, writer_uuid string, timebucket bigint, "
-    "view_timebucket bigint, view_offset string, view_number bigint, journal_offset string, journal_partition_nr bigint, "
+    "kind string, tag string, persistence_id string, sequence_nr bigint, writer_uuid string, timebucket "
+    "bigint, "
+    "view_timebucket bigint, view_offset string, view_number bigint, journal_offset string, "
+    "journal_partition_nr bigint, "
     "expected_number bigint, batch_id string, detail string"
 )
 
@@ -81,10 +87,11 @@ class Finding(Document):
 
 
 class Line(Document):
-    """Rows of a tag or of one of its buckets in journal, view and ClickHouse, rows that may be missing there, and findings by kind.
+    """Rows of a tag or of one of its buckets in journal, view and ClickHouse, rows that may be missing there,
+    and findings by kind.
 
-    `deleted`: rows whose event the journal has deleted; `pending`: not due to be delivered yet; `cleaned`: the view's bucket was
-    cleaned.
+    `deleted`: rows whose event the journal has deleted; `pending`: not due to be delivered yet; `cleaned`:
+    the view's bucket was cleaned.
     """
 
     tag: str
@@ -111,9 +118,9 @@ class BucketLine(Line):
 class AuditReport(Document):
     """The result of one audit in a document; all lines and all findings are next to it as Parquet.
 
-    `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each kind. `findings`:
-    the number of each kind in all, including findings of no tag. `closed_run`: the newest run that was closed before anything was
-    read.
+    `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each
+    kind. `findings`: the number of each kind in all, including findings of no tag. `closed_run`: the newest
+    run that was closed before anything was read.
     """
 
     pipeline: str

@@ -14,10 +14,12 @@ KEY = ["tag", ID]
 
 
 def broken_journals(journal: DataFrame, scope: Scope) -> DataFrame:
-    """Return persistence ids whose sequence_nrs are not each there once, from the first to the last. Out: persistence_id.
+    """Return persistence ids whose sequence_nrs are not each there once, from the first to the last.
 
-    The number, sum and sum of squares of a streak follow from its ends, so no row is moved. Events later than the audit's `until`
-    are left out, since a scan may see an event and not the one before it.
+    Out: persistence_id.
+
+    The number, sum and sum of squares of a streak follow from its ends, so no row is moved. Events later than
+    the audit's `until` are left out, since a scan may see an event and not the one before it.
     """
     ends = (
         journal.where(F.col("ticks") <= scope.until)
@@ -53,19 +55,28 @@ def _squares_to(n: Column) -> Column:
 
 
 def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, scope: Scope) -> DataFrame:
-    """Return the findings journal_hole (one per gap, named by its first number) and two_writers (one per tag and number).
+    """Return the findings journal_hole (one per gap, named by its first number) and two_writers (one per tag
+    and number).
 
-    In: `broken` of broken_journals. Numbers missing before the first event are not a gap: they may have been deleted long ago.
+    In: `broken` of broken_journals. Numbers missing before the first event are not a gap: they may have been
+    deleted long ago.
     """
-    events = with_dead(journal.where(F.col("ticks") <= scope.until).join(F.broadcast(broken), ID, "left_semi"), deleted)
+    events = with_dead(
+        journal.where(F.col("ticks") <= scope.until).join(F.broadcast(broken), ID, "left_semi"), deleted
+    )
     before = F.lag("sequence_nr").over(Window.partitionBy(ID).orderBy("sequence_nr", "offset"))
     placed = events.join(deleted, ID, "left").withColumn("before", before)
     missing = F.greatest(F.col("before"), F.coalesce("deleted_to", F.lit(0))) + 1
     holes = placed.where(missing < F.col("sequence_nr")).withColumn("missing", missing)
     said = F.format_string(
-        "sequence_nr %d to %d are missing in front of %d", F.col("missing"), F.col("sequence_nr") - 1, "sequence_nr"
+        "sequence_nr %d to %d are missing in front of %d",
+        F.col("missing"),
+        F.col("sequence_nr") - 1,
+        "sequence_nr",
     )
-    named = holes.select(ID, F.col("missing").alias("sequence_nr"), "partition_nr", "bucket", said.alias("said"))
+    named = holes.select(
+        ID, F.col("missing").alias("sequence_nr"), "partition_nr", "bucket", said.alias("said")
+    )
     hole_findings = finding(
         named,
         Kind.JOURNAL_HOLE,
@@ -75,19 +86,24 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
         journal_partition_nr="partition_nr",
     )
     writers = F.format_string(
-        "writers %s", F.array_join(F.array_sort(F.collect_list(F.concat_ws(" at ", "writer_uuid", "offset"))), ", ")
+        "writers %s",
+        F.array_join(F.array_sort(F.collect_list(F.concat_ws(" at ", "writer_uuid", "offset"))), ", "),
     )
     twice = (
         events.where(~F.col("dead"))
         .groupBy(ID, "sequence_nr")
         .agg(
-            F.count("*").alias("rows"), F.flatten(F.collect_list("tags")).alias("tags"), F.max("bucket").alias("bucket"),
-            F.max("writer_uuid").alias("writer_uuid"), F.max("offset").alias("offset"), F.max("partition_nr").alias("partition_nr"),
+            F.count("*").alias("rows"),
+            F.flatten(F.collect_list("tags")).alias("tags"),
+            F.max("bucket").alias("bucket"),
+            F.max("writer_uuid").alias("writer_uuid"),
+            F.max("offset").alias("offset"),
+            F.max("partition_nr").alias("partition_nr"),
             writers.alias("said"),
         )
         .where("rows > 1")
         .withColumn("tag", F.explode_outer(F.array_distinct("tags")))
-    )  # fmt: skip
+    )
     return hole_findings.unionByName(
         finding(
             twice,
@@ -113,19 +129,30 @@ def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
         view.where(_in_time(scope) & ~F.col("broken"))
         .groupBy(*KEY)
         .agg(
-            F.count("*").alias("rows"), F.min("sequence_nr").alias("first"), F.max("sequence_nr").alias("last"),
-            F.min(offset).alias("low"), F.max(offset).alias("high"),
+            F.count("*").alias("rows"),
+            F.min("sequence_nr").alias("first"),
+            F.max("sequence_nr").alias("last"),
+            F.min(offset).alias("low"),
+            F.max(offset).alias("high"),
         )
-    )  # fmt: skip
-    events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    )
+    events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(
+        ID, "sequence_nr", F.explode("tags").alias("tag")
+    )
     in_journal = events.groupBy(*KEY).agg(
-        F.count("*").alias("j_rows"), F.min("sequence_nr").alias("j_first"), F.max("sequence_nr").alias("j_last")
+        F.count("*").alias("j_rows"),
+        F.min("sequence_nr").alias("j_first"),
+        F.max("sequence_nr").alias("j_last"),
     )
     starts_at_one = (F.col("j_first") > 1) | (F.col("low") == 0)
     proven = (
-        (F.col("rows") == F.col("j_rows")) & (F.col("first") == F.col("j_first")) & (F.col("last") == F.col("j_last"))
-        & (F.col("rows") == F.col("last") - F.col("first") + 1) & (F.col("low") == F.col("high")) & starts_at_one
-    )  # fmt: skip
+        (F.col("rows") == F.col("j_rows"))
+        & (F.col("first") == F.col("j_first"))
+        & (F.col("last") == F.col("j_last"))
+        & (F.col("rows") == F.col("last") - F.col("first") + 1)
+        & (F.col("low") == F.col("high"))
+        & starts_at_one
+    )
     return in_view.join(in_journal, KEY).where(~proven).select(ID).distinct()
 
 
@@ -134,32 +161,55 @@ def expected(
 ) -> DataFrame:
     """Return the numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
 
-    In: `ids`, the persistence ids wanted, without those that have findings in the journal. `progress`: their tag_write_progress,
-    as tag, persistence_id, number, reached (the sequence_nr).
+    In: `ids`, the persistence ids wanted, without those that have findings in the journal. `progress`: their
+    tag_write_progress, as tag, persistence_id, number, reached (the sequence_nr).
 
-    The numbers begin where most rows of the view say if earlier events are gone, or their tags (migrated from tag1 to tag3, and
-    the columns dropped). Lost tags show as rows of the view before the first tagged event, or as more numbers than events.
+    The numbers begin where most rows of the view say if earlier events are gone, or their tags (migrated from
+    tag1 to tag3, and the columns dropped). Lost tags show as rows of the view before the first tagged event,
+    or as more numbers than events.
     """
     events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
     complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
-    tagged = events.where(~F.col("dead") & (F.size("tags") > 0)).select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    tagged = events.where(~F.col("dead") & (F.size("tags") > 0)).select(
+        ID, "sequence_nr", F.explode("tags").alias("tag")
+    )
     ranks = tagged.withColumn("rank", F.row_number().over(Window.partitionBy(*KEY).orderBy("sequence_nr")))
     living = with_dead(events.groupBy(ID).agg(F.min("sequence_nr").alias("sequence_nr")), deleted)
-    whole = complete.join(living.select(ID, "dead"), ID).select(ID, (F.col("complete") & ~F.col("dead")).alias("whole"))
+    whole = complete.join(living.select(ID, "dead"), ID).select(
+        ID, (F.col("complete") & ~F.col("dead")).alias("whole")
+    )
     rows = view.where(~F.col("broken")).join(ids, ID, "left_semi").select(*KEY, "sequence_nr", "number")
-    bases = ranks.join(rows, [*KEY, "sequence_nr"]).groupBy(*KEY).agg(F.mode(F.col("number") - F.col("rank")).alias("base"))
+    bases = (
+        ranks.join(rows, [*KEY, "sequence_nr"])
+        .groupBy(*KEY)
+        .agg(F.mode(F.col("number") - F.col("rank")).alias("base"))
+    )
     first = tagged.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
-    untagged = rows.join(first, ID).where("sequence_nr < first_tagged").select(ID, F.lit(True).alias("untagged")).distinct()
+    untagged = (
+        rows.join(first, ID)
+        .where("sequence_nr < first_tagged")
+        .select(ID, F.lit(True).alias("untagged"))
+        .distinct()
+    )
     in_journal = tagged.groupBy(*KEY).agg(F.count("*").alias("events"), F.max("sequence_nr").alias("last"))
-    more = progress.join(in_journal, KEY).where("number > events and reached <= last").select(ID, F.lit(True).alias("untagged"))
+    more = (
+        progress.join(in_journal, KEY)
+        .where("number > events and reached <= last")
+        .select(ID, F.lit(True).alias("untagged"))
+    )
     untagged = untagged.union(more).distinct()
     based = ranks.join(whole, ID).join(bases, KEY, "left").join(untagged, ID, "left")
     base = F.when(F.col("whole") & F.col("untagged").isNull(), 0).otherwise(F.col("base"))
-    return based.select(*KEY, "sequence_nr", (F.col("rank") + base).alias("expected")).where("expected IS NOT NULL")
+    return based.select(*KEY, "sequence_nr", (F.col("rank") + base).alias("expected")).where(
+        "expected IS NOT NULL"
+    )
 
 
 def wrong_numbers(view: DataFrame, expected: DataFrame, scope: Scope) -> DataFrame:
-    """Return findings for events of which no row of the view has the expected number. In: `expected` as that function returns it."""
+    """Return findings for events of which no row of the view has the expected number.
+
+    In: `expected` as that function returns it.
+    """
     rows = view.where(scope.judged() & ~F.col("broken")).join(expected, [*KEY, "sequence_nr"])
     row = F.struct("number", "offset", "timebucket", "bucket", "writer_uuid")
     wrong = (
@@ -173,9 +223,15 @@ def wrong_numbers(view: DataFrame, expected: DataFrame, scope: Scope) -> DataFra
         .select(*KEY, "sequence_nr", "expected", "row.*")
     )
     return finding(
-        wrong, Kind.WRONG_NUMBER, F.format_string("number %d, the plugin would give %d", "number", "expected"),
-        timebucket="bucket", view_timebucket="timebucket", view_offset="offset", view_number="number", expected_number="expected",
-    )  # fmt: skip
+        wrong,
+        Kind.WRONG_NUMBER,
+        F.format_string("number %d, the plugin would give %d", "number", "expected"),
+        timebucket="bucket",
+        view_timebucket="timebucket",
+        view_offset="offset",
+        view_number="number",
+        expected_number="expected",
+    )
 
 
 def _in_time(scope: Scope) -> Column:

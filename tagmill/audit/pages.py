@@ -1,4 +1,6 @@
-"""Write the page of an audit: Great Expectations judges its lines, one per tag, and Data Docs keep the result."""
+"""Write the page of an audit: Great Expectations judges its lines, one per tag, and Data Docs keep the
+result.
+"""
 
 from collections.abc import Sequence
 
@@ -15,13 +17,18 @@ WARNINGS = "warnings"
 def written(report: AuditReport, pipeline: PipelineSettings, docs_dir: str) -> str:
     """Write the page, below the pipeline's pages; return its path, or its URL if the folder is one."""
     name = f"audit-{report.audit:08d}"
-    wanted = [Rule(kind.value, kind.value, "stop", _expected(kind), f"{{subject}}: {{rows}}: {kind.text}") for kind in Kind]
+    wanted = [
+        Rule(kind.value, kind.value, "stop", _expected(kind), f"{{subject}}: {{rows}}: {kind.text}")
+        for kind in Kind
+    ]
     wanted.append(Rule(WARNINGS, WARNINGS, "warn", "Nothing is to be warned of", ""))
 
     def said(rule: Rule, failing: Sequence[Failing]) -> str:
         if rule.name == WARNINGS:
             return ". ".join(report.warnings)
-        return ". ".join(f"{found.subject}: {found.value or 0:.0f} × {Kind(rule.name).text}" for found in failing)
+        return ". ".join(
+            f"{found.subject}: {found.value or 0:.0f} × {Kind(rule.name).text}" for found in failing
+        )
 
     checks, expectations = judged(_lines(report), wanted, said, suite="audit", run_name=name)
     figures = {"rows": report.clickhouse, "held": report.findings.get(Kind.HELD, 0)}
@@ -37,13 +44,20 @@ def _expected(kind: Kind) -> str:
 def _lines(report: AuditReport) -> list[dict[str, Cell]]:
     """Return one line for the findings that have no tag, and one per tag."""
     of_tags: list[dict[str, Cell]] = [
-        {SUBJECT: safe(f"tag {line.tag}"), **{kind.value: line.findings.get(kind, 0) for kind in Kind}, WARNINGS: None}
+        {
+            SUBJECT: safe(f"tag {line.tag}"),
+            **{kind.value: line.findings.get(kind, 0) for kind in Kind},
+            WARNINGS: None,
+        }
         for line in report.tags
     ]
     without_tag = {
-        kind.value: count - sum(line.findings.get(kind, 0) for line in report.tags) for kind, count in report.findings.items()
+        kind.value: count - sum(line.findings.get(kind, 0) for line in report.tags)
+        for kind, count in report.findings.items()
     }
     whole: dict[str, Cell] = {
-        SUBJECT: THE_RUN, **{kind.value: without_tag.get(kind.value, 0) for kind in Kind}, WARNINGS: len(report.warnings)
-    }  # fmt: skip
+        SUBJECT: THE_RUN,
+        **{kind.value: without_tag.get(kind.value, 0) for kind in Kind},
+        WARNINGS: len(report.warnings),
+    }
     return [whole, *of_tags]

@@ -13,13 +13,19 @@ KEY = ["tag", ID]
 def progress_findings(
     progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame, *, expires: bool = False
 ) -> DataFrame:
-    """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls delivered events missing.
+    """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls
+    delivered events missing.
 
-    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged;
-    `by_rows`, findings of single rows. Rows that ClickHouse lacks or has too often are findings of their own. Only what neither
-    journal nor view have any longer is judged by the figures alone, and only if no row of ClickHouse `expires`.
+    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks;
+    `view` as staged; `by_rows`, findings of single rows. Rows that ClickHouse lacks or has too often are
+    findings of their own. Only what neither journal nor view have any longer is judged by the figures alone,
+    and only if no row of ClickHouse `expires`.
     """
-    missing = by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value).groupBy(*KEY).agg(F.count("*").alias("found"))
+    missing = (
+        by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value)
+        .groupBy(*KEY)
+        .agg(F.count("*").alias("found"))
+    )
     last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
     rows = (
         clickhouse.join(progress.withColumnRenamed("number", "done"), KEY, "full")
@@ -31,28 +37,41 @@ def progress_findings(
     due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
     known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
     delivered = F.col("done") - F.col("missing")
-    # A renumbering leaves fewer numbers than events; an event that was delivered under two numbers has a finding of its own.
+    # A renumbering leaves fewer numbers than events; an event that was delivered under two numbers has a
+    # finding of its own.
     there = F.coalesce(F.greatest("events", "numbers"), F.lit(0))
     said = (
         F.when(
             F.col("done").isNull() & F.col("in_view").isNotNull(),
             F.format_string("no progress, ClickHouse has number %d", "last_due"),
         )
-        .when(F.col("done") < due, F.format_string("progress says number %d, ClickHouse has %d", "done", "last_due"))
+        .when(
+            F.col("done") < due,
+            F.format_string("progress says number %d, ClickHouse has %d", "done", "last_due"),
+        )
         .when(
             (F.col("done") > known) & F.lit(not expires),
             F.format_string("progress says number %d, nobody has more than %d", "done", known),
         )
         .when(
-            (F.col("rows") == F.col("numbers")) & (F.col("last") == F.col("done")) & (F.col("numbers") > delivered),
+            (F.col("rows") == F.col("numbers"))
+            & (F.col("last") == F.col("done"))
+            & (F.col("numbers") > delivered),
             F.format_string(
-                "progress says that %d numbers were never delivered, ClickHouse has %d of %d", "missing", "numbers", "done"
+                "progress says that %d numbers were never delivered, ClickHouse has %d of %d",
+                "missing",
+                "numbers",
+                "done",
             ),
         )
         .when(
             (there + F.coalesce("found", F.lit(0)) < delivered) & F.lit(not expires),
-            F.format_string("progress says that %d events were delivered, ClickHouse has %d", delivered, there),
+            F.format_string(
+                "progress says that %d events were delivered, ClickHouse has %d", delivered, there
+            ),
         )
     )
     wrong = rows.withColumn("said", said).where("said IS NOT NULL")
-    return finding(wrong, Kind.PROGRESS_DIFFERS, F.col("said"), keys=KEY, view_number="done", sequence_nr="sequence_nr")
+    return finding(
+        wrong, Kind.PROGRESS_DIFFERS, F.col("said"), keys=KEY, view_number="done", sequence_nr="sequence_nr"
+    )

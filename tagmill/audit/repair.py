@@ -1,7 +1,8 @@
-"""Repair what an audit found: correct the view, send damaged batches again, withdraw wrong ones, deliver what was missing.
+"""Repair what an audit found: correct the view, send damaged batches again, withdraw wrong ones, deliver what
+was missing.
 
-Each step begins with the present state and does only what is missing, so a repair that was killed is simply started again, best
-with a new audit. What can't be repaired is left untouched and reported, with the reason.
+Each step begins with the present state and does only what is missing, so a repair that was killed is simply
+started again, best with a new audit. What can't be repaired is left untouched and reported, with the reason.
 """
 
 from collections import Counter
@@ -61,7 +62,10 @@ class Left(Document):
 
 
 class RepairReport(Document):
-    """The outcome of a repair. `mended`: repaired findings in the view by kind; `runs`: the runs that delivered what was missing."""
+    """The outcome of a repair.
+
+    `mended`: repaired findings in the view by kind; `runs`: the runs that delivered what was missing.
+    """
 
     pipeline: str
     audit: int
@@ -77,8 +81,10 @@ class RepairReport(Document):
     def message(self) -> str:
         """The report in one line."""
         return (
-            f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings mended in the view, "
-            f"{len(self.resent)} batches sent again, {len(self.withdrawn)} withdrawn, {self.delivered} rows delivered, "
+            f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings mended "
+            "in the view, "
+            f"{len(self.resent)} batches sent again, {len(self.withdrawn)} withdrawn, {self.delivered} "
+            "rows delivered, "
             f"{sum(line.count for line in self.left)} findings left"
         )
 
@@ -96,11 +102,13 @@ def audit_and_repair(
 ) -> tuple[AuditReport, list[RepairReport]]:
     """Audit, repair what is found, and audit again; return the last audit's report and those of the repairs.
 
-    Repairs once more if only the second audit shows a wrong batch: it had been damaged, or an event has its right number only
-    now.
+    Repairs once more if only the second audit shows a wrong batch: it had been damaged, or an event has its
+    right number only now.
     """
     found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
-    while not found.agrees and (not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))):
+    while not found.agrees and (
+        not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))
+    ):
         done.append(
             repair(
                 settings,
@@ -144,7 +152,13 @@ class _Repair:
     """One repair of one pipeline."""
 
     def __init__(
-        self, settings: Settings, name: str, audit: int, spark: "SparkSession", interventions: Interventions, tell: Tell
+        self,
+        settings: Settings,
+        name: str,
+        audit: int,
+        spark: "SparkSession",
+        interventions: Interventions,
+        tell: Tell,
     ) -> None:
         self.settings = settings
         self.name = name
@@ -177,19 +191,28 @@ class _Repair:
         self.left.update(mended.left)
         self.examples.update(mended.examples)
         return RepairReport(
-            pipeline=self.name, audit=self.audit, mended=dict(mended.mended), resent=[str(batch) for batch in resent],
-            withdrawn=[str(batch) for batch in withdrawn], undelivered=undelivered, runs=self.runs, delivered=self.delivered,
+            pipeline=self.name,
+            audit=self.audit,
+            mended=dict(mended.mended),
+            resent=[str(batch) for batch in resent],
+            withdrawn=[str(batch) for batch in withdrawn],
+            undelivered=undelivered,
+            runs=self.runs,
+            delivered=self.delivered,
             left=[
                 Left(kind=kind, why=reason, count=count, example=self.examples[kind, reason])
                 for (kind, reason), count in self.left.items()
             ],
-        )  # fmt: skip
+        )
 
     # -- the view
 
     def _mend(self) -> view_repair.Mended:
         """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
-        with leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
+        with leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (
+            ledger,
+            lease,
+        ):
             audited = self._audited(ledger)
             journal = Journal.look(ledger.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
@@ -199,14 +222,22 @@ class _Repair:
                 done = self._all_left(audited, kinds)
             else:
                 self.interventions.record(
-                    ledger, f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}"
+                    ledger,
+                    f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}",
                 )
                 with explained(ledger.cassandra.where, "What is repaired stays"):
-                    view_repair.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
+                    view_repair.stage(
+                        self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair")
+                    )
                 checkpoints.reached("repair.staged")
                 with ClickHouse(self.settings.clickhouse) as clickhouse:
                     mender = view_repair.Mender(
-                        self.settings, self.name, ledger.cassandra, clickhouse, journal=journal, tell=self.tell
+                        self.settings,
+                        self.name,
+                        ledger.cassandra,
+                        clickhouse,
+                        journal=journal,
+                        tell=self.tell,
                     )
                     done = mender.run(self.files, f"{self.folder}/repair")
             lease.give_back()
@@ -217,7 +248,8 @@ class _Repair:
         row = audits.last_done()
         if row is None or row.audit != self.audit:
             raise GuardRefused(
-                f"pipeline {self.name}: audit {self.audit} is not the last one that came to its end. Nothing was changed; "
+                f"pipeline {self.name}: audit {self.audit} is not the last one that came to its end. "
+                "Nothing was changed; "
                 f"audit again: tagmill audit --pipeline {self.name}"
             )
         return row
@@ -231,33 +263,47 @@ class _Repair:
         done = view_repair.Mended()
         for kind in kinds:
             done.left[kind, view_repair.Left.BUCKET_SIZE] = audited.findings[kind]
-            done.examples[kind, view_repair.Left.BUCKET_SIZE] = f"bucket_size is {self.pipeline.bucket_size.value}"
+            done.examples[kind, view_repair.Left.BUCKET_SIZE] = (
+                f"bucket_size is {self.pipeline.bucket_size.value}"
+            )
         return done
 
     # -- batches
 
     def _resend(self, mended: view_repair.Mended) -> list[UUID]:
         """Send the batches again whose rows in ClickHouse are not the sealed ones; return their ids."""
-        if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES):
+        if not mended.batches and not self._found(
+            Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES
+        ):
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            batches, unknown = stored(self.settings, self.name, ledger, clickhouse, self.pipeline.destination, read_manifest)
+            batches, unknown = stored(
+                self.settings, self.name, ledger, clickhouse, self.pipeline.destination, read_manifest
+            )
         for batch in unknown:
-            self._leave(Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}")
+            self._leave(
+                Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}"
+            )
         done: list[UUID] = []
         wrong = [one for one in batches if not one.agrees and one.batch.state == BatchState.IN_CLICKHOUSE]
-        wrong += [one for one in batches if one.batch.state == BatchState.NEW]  # sending it again was interrupted
+        wrong += [
+            one for one in batches if one.batch.state == BatchState.NEW
+        ]  # sending it again was interrupted
         for one in wrong:
             self.tell(f"sending batch {one.batch.batch_id} again")
             try:
                 self.interventions.resend(one.batch.batch_id, one.run)
             except (GuardRefused, SealedFileDamaged) as refused:
-                self._leave(Kind.DIFFERS_IN_CLICKHOUSE, str(refused), f"batch {one.batch.batch_id}", one.batch.rows)
+                self._leave(
+                    Kind.DIFFERS_IN_CLICKHOUSE, str(refused), f"batch {one.batch.batch_id}", one.batch.rows
+                )
                 continue
             checkpoints.reached("repair.resent")
             done.append(one.batch.batch_id)
-        self.runs_of = {one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED}
+        self.runs_of = {
+            one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED
+        }
         return done
 
     def _withdraw(self, mended: view_repair.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
@@ -293,7 +339,8 @@ class _Repair:
     # -- what was never delivered
 
     def _note_undelivered(self) -> int:
-        """Note events in progress as not delivered if it has passed them but ClickHouse lacks them; return how many.
+        """Note events in progress as not delivered if it has passed them but ClickHouse lacks them; return
+        how many.
 
         Each group of events gets a run of its own.
         """
@@ -310,39 +357,53 @@ class _Repair:
         return noted
 
     def _must_have_moved(self, first: Event, before: Event | None) -> None:
-        """Raise GuardRefused if the first event to note is the one that was noted before, so that progress did not change."""
+        """Raise GuardRefused if the first event to note is the one that was noted before, so that progress
+        did not change.
+        """
         if first == before:
             raise GuardRefused(
-                f"pipeline {self.name}: progress of persistence_id {first.persistence_id!r}, tag {first.tag!r} is not what was written to "
-                "it: a row of the ledger with a later write time outranks it. Nothing more was noted; look at it: "
+                f"pipeline {self.name}: progress of persistence_id {first.persistence_id!r}, tag "
+                f"{first.tag!r} is not what was written to "
+                "it: a row of the ledger with a later write time outranks it. Nothing more was noted; "
+                "look at it: "
                 f"tagmill check --pipeline {self.name}"
             )
 
     def _lost(self, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Event]:
         for events in self._missing():
             there = clickhouse.present(
-                self.pipeline.destination, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
+                self.pipeline.destination,
+                {(event.tag, event.persistence_id, event.sequence_nr) for event in events},
             )
-            known = list(ledger.delivered.progress(self.name, [(event.tag, event.persistence_id) for event in events]))
+            known = list(
+                ledger.delivered.progress(self.name, [(event.tag, event.persistence_id) for event in events])
+            )
             for event, progress in zip(events, known, strict=True):
                 passed = progress is not None and progress.delivered(event.number)
                 if passed and (event.tag, event.persistence_id, event.sequence_nr) not in there:
                     yield event
 
     def _missing(self) -> Iterator[list[Event]]:
-        """Yield groups of events that ClickHouse should have, under the numbers that the view has or is to have."""
+        """Yield groups of events that ClickHouse should have, under the numbers that the view has or is to
+        have.
+        """
         for part in self._findings(Kind.MISSING_IN_CLICKHOUSE):
             yield [
                 Event(row["tag"], row["persistence_id"], row["sequence_nr"], number, row["timebucket"])
                 for row in part
-                if (number := row["expected_number"] or row["view_number"]) is not None and row["timebucket"] is not None
+                if (number := row["expected_number"] or row["view_number"]) is not None
+                and row["timebucket"] is not None
             ]
 
     def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
         """Return the buckets that a watermark has passed; an ordinary run delivers the others."""
         with Ledger(self.settings.cassandra) as ledger:
             marks = ledger.delivered.watermarks(self.name)
-        return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
+        return (
+            (tag, bucket)
+            for tag, bucket in buckets
+            if tag in marks and first_ticks(bucket) <= marks[tag].ticks
+        )
 
     def _deliver(self, buckets: list[Bucket]) -> None:
         """Read these buckets again, then look at the holds.

@@ -1,4 +1,6 @@
-"""Turn the staged lines and findings into the report, and into the ledger's record of each partition of the view."""
+"""Turn the staged lines and findings into the report, and into the ledger's record of each partition of the
+view.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,23 +42,41 @@ class Judged:
     url: str
 
 
-def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str, now: datetime) -> AuditReport:
+def made(
+    judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str, now: datetime
+) -> AuditReport:
     """Return the report, and write all its lines next to it, to `buckets`."""
     counts = judged.findings.groupBy("tag", "kind").count().collect()
     lines = materialize(_lines(judged), f"{judged.url}/buckets")
-    of_tags = {line["tag"]: line for line in lines.groupBy("tag").agg(*(F.sum(name).alias(name) for name in FIGURES)).collect()}
+    of_tags = {
+        line["tag"]: line
+        for line in lines.groupBy("tag").agg(*(F.sum(name).alias(name) for name in FIGURES)).collect()
+    }
     tags = []
     for tag in scope.tags:
         figures = {name: of_tags[tag][name] if tag in of_tags else 0 for name in FIGURES}
-        tags.append(Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag)))
-    differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
+        tags.append(
+            Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag))
+        )
+    differing = (
+        lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
+    )
     total = _by_kind(counts)
     done_at = now.replace(microsecond=0)
     return AuditReport(
-        pipeline=row.pipeline, audit=row.audit, started_at=row.started_at, done_at=done_at, until=row.until,
-        agrees=not total, tags=tags, buckets=[BucketLine(**line.asDict()) for line in differing], findings=total,
-        named=list(_named(judged.findings, pipeline.quality.named_rows)), warnings=list(_warnings(judged, pipeline)), folder=folder,
-    )  # fmt: skip
+        pipeline=row.pipeline,
+        audit=row.audit,
+        started_at=row.started_at,
+        done_at=done_at,
+        until=row.until,
+        agrees=not total,
+        tags=tags,
+        buckets=[BucketLine(**line.asDict()) for line in differing],
+        findings=total,
+        named=list(_named(judged.findings, pipeline.quality.named_rows)),
+        warnings=list(_warnings(judged, pipeline)),
+        folder=folder,
+    )
 
 
 def _by_kind(counts: Any) -> dict[Kind, int]:
@@ -89,7 +109,12 @@ def _lines(judged: Judged) -> DataFrame:
 def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
     """Yield the first findings of each kind, at most `most` of each."""
     order = Window.partitionBy("kind").orderBy("tag", "persistence_id", "sequence_nr")
-    named = findings.withColumn("place", F.row_number().over(order)).where(F.col("place") <= most).drop("place").collect()
+    named = (
+        findings.withColumn("place", F.row_number().over(order))
+        .where(F.col("place") <= most)
+        .drop("place")
+        .collect()
+    )
     kinds = list(Kind)
     for line in sorted(named, key=lambda line: kinds.index(Kind(line["kind"]))):
         yield Finding(**line.asDict())
@@ -99,25 +124,32 @@ def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
 
 
 def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
-    partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"))
+    partitions = judged.view.groupBy("tag", "timebucket").agg(
+        F.count("*").alias("rows"), F.sum("size").alias("bytes")
+    )
     yield from large_partitions(partitions, pipeline.view, pipeline.quality)
     many = judged.events.where(F.col("tag_count") > MOST_TAGS)
-    line = many.agg(F.count("*").alias("events"), F.max("tag_count").alias("most"), F.first("persistence_id").alias("id")).first()
+    line = many.agg(
+        F.count("*").alias("events"), F.max("tag_count").alias("most"), F.first("persistence_id").alias("id")
+    ).first()
     if line and line["events"]:
         yield (
-            f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for example of {line['id']!r}): each tag is "
+            f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for "
+            f"example of {line['id']!r}): each tag is "
             "a row of tag_views and of ClickHouse"
         )
     if judged.untagged:
         yield (
-            f"tag_views has {judged.untagged} rows of events that have no tags in the journal (migrated from columns that were dropped "
+            f"tag_views has {judged.untagged} rows of events that have no tags in the journal (migrated "
+            "from columns that were dropped "
             "since, or taken from them): it has no word on them, and rebuilds and repairs keep them"
         )
     gone = judged.deleted.where(F.col("deleted_to") == GONE)
     line = gone.agg(F.count("*").alias("ids"), F.min("persistence_id").alias("id")).first()
     if line and line["ids"]:
         yield (
-            f"the journal knows nothing of {line['ids']} persistence ids that the view has (for example {line['id']!r}): deleted for good "
+            f"the journal knows nothing of {line['ids']} persistence ids that the view has (for example "
+            f"{line['id']!r}): deleted for good "
             "(neverUsePersistenceIdAgain), or lost"
         )
     first = judged.events.where("ticks >= 0").agg(F.min("ticks")).first()
@@ -128,10 +160,17 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
 # -- the ledger
 
 
-def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View, written: int) -> None:
-    """Write to the ledger whether each partition of the view agrees. A later audit's result wins, however late this one is written."""
+def write_buckets(
+    judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View, written: int
+) -> None:
+    """Write to the ledger whether each partition of the view agrees.
+
+    A later audit's result wins, however late this one is written.
+    """
     proven = ~F.col("broken") & scope.judged() & scope.is_due()
-    partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.bool_and(proven).alias("proven"))
+    partitions = judged.view.groupBy("tag", "timebucket").agg(
+        F.count("*").alias("rows"), F.bool_and(proven).alias("proven")
+    )
     in_tags = judged.findings.where("tag IS NOT NULL")
     disagreeing = (
         in_tags.select("tag", "timebucket")
@@ -140,10 +179,19 @@ def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: 
         .withColumn("found", F.lit(True))
     )
     words = partitions.join(disagreeing, ["tag", "timebucket"], "left").select(
-        F.lit(view.key(row.pipeline)).alias("pipeline"), "tag", "timebucket", F.lit(row.audit).cast("bigint").alias("audit"),
-        F.lit(judged.audited_at).alias("audited_at"), "rows", _agrees().alias("agrees"),
-    )  # fmt: skip
-    options = {"keyspace": ledger_keyspace, "table": "audited_buckets", "spark.cassandra.output.timestamp": str(written)}
+        F.lit(view.key(row.pipeline)).alias("pipeline"),
+        "tag",
+        "timebucket",
+        F.lit(row.audit).cast("bigint").alias("audit"),
+        F.lit(judged.audited_at).alias("audited_at"),
+        "rows",
+        _agrees().alias("agrees"),
+    )
+    options = {
+        "keyspace": ledger_keyspace,
+        "table": "audited_buckets",
+        "spark.cassandra.output.timestamp": str(written),
+    }
     words.write.format(CASSANDRA).options(**options).mode("append").save()
 
 

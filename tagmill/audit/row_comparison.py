@@ -1,7 +1,8 @@
-"""Compare row by row, in the buckets whose sums differ, what the journal has, what the view makes of it, and what ClickHouse got.
+"""Compare row by row, in the buckets whose sums differ, what the journal has, what the view makes of it, and
+what ClickHouse got.
 
-Rows are matched by tag, persistence_id and sequence_nr, and are equal if their hashes are. If rows are left over on both sides,
-they differ; a row left over on one side is missing, extra, or there twice.
+Rows are matched by tag, persistence_id and sequence_nr, and are equal if their hashes are. If rows are left
+over on both sides, they differ; a row left over on one side is missing, extra, or there twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +20,23 @@ EVENT = ["tag", "persistence_id", "sequence_nr"]
 BUCKET = ["tag", "bucket"]
 FINDING = [field.split()[0] for field in FINDING_SCHEMA.split(", ")]
 _J = (
-    "event_hash bigint, ticks bigint, bucket bigint, offset string, partition_nr bigint, writer_uuid string, flaw string, "
+    "event_hash bigint, ticks bigint, bucket bigint, offset string, partition_nr bigint, writer_uuid "
+    "string, flaw string, "
     "is_cleaned boolean"
 )
-_V = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, timebucket bigint"
-_C = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, batch_id string"
-# Condition of nearly all events: once on each side and equal, or rightly absent. They are left out before anything is computed.
+_V = (
+    "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, "
+    "timebucket bigint"
+)
+_C = (
+    "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, "
+    "batch_id string"
+)
+# Condition of nearly all events: once on each side and equal, or rightly absent. They are left out before
+# anything is computed.
 _PLAIN = (
-    "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) = 0 AND dead)"
+    "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) "
+    "= 0 AND dead)"
     " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0"
     " AND (v[0].ticks > due OR v[0].ticks < expired))"
 )
@@ -44,11 +54,13 @@ def compared(
     *,
     quiet: bool = True,
 ) -> DataFrame:
-    """Return all findings that a comparison of rows gives: columns FINDING, one row per finding, expected_number null.
+    """Return all findings that a comparison of rows gives: columns FINDING, one row per finding,
+    expected_number null.
 
-    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag, persistence_id of the open
-    ones; `cleaned_of` of tables.cleaned; `buckets` tag, bucket. `quiet` is False if a delivery was at work meanwhile: rows that
-    are not due may then have reached ClickHouse after the view was read.
+    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag,
+    persistence_id of the open ones; `cleaned_of` of tables.cleaned; `buckets` tag, bucket. `quiet` is False
+    if a delivery was at work meanwhile: rows that are not due may then have reached ClickHouse after the view
+    was read.
     """
     chosen = F.broadcast(buckets.select(*BUCKET))
     judged = scope.judged()
@@ -72,7 +84,10 @@ def compared(
         .withColumn("is_held", F.coalesce("is_held", F.lit(False)))
         .withColumn("expired", F.lit(scope.expired))
         .withColumn(
-            "due", F.create_map(*[part for tag, ticks in scope.due.items() for part in (F.lit(tag), F.lit(ticks))])[F.col("tag")]
+            "due",
+            F.create_map(*[part for tag, ticks in scope.due.items() for part in (F.lit(tag), F.lit(ticks))])[
+                F.col("tag")
+            ],
         )
     )
     return _findings(_matched(events.where(~F.expr(_PLAIN))), quiet)
@@ -84,7 +99,12 @@ def without_untagged(found: DataFrame, journal: DataFrame) -> DataFrame:
     The journal may have lost the tags, and rebuilds keep such rows.
     """
     event = ["kind", "persistence_id", "sequence_nr"]
-    untagged = journal.where("tag_count = 0").withColumn("kind", F.lit(Kind.EXTRA_IN_VIEW.value)).select(*event).distinct()
+    untagged = (
+        journal.where("tag_count = 0")
+        .withColumn("kind", F.lit(Kind.EXTRA_IN_VIEW.value))
+        .select(*event)
+        .distinct()
+    )
     return found.join(untagged, event, "left_anti").select(*found.columns)
 
 
@@ -93,9 +113,11 @@ def _party(rows: DataFrame, name: str, schema: str) -> DataFrame:
 
 
 def _matched(events: DataFrame) -> DataFrame:
-    """Add the rows left over once equal rows are matched: ju, vu (journal, view), ru, cu (what should be delivered, ClickHouse).
+    """Add the rows left over once equal rows are matched: ju, vu (journal, view), ru, cu (what should be
+    delivered, ClickHouse).
 
-    `r`, what should be delivered, comes from the journal, or from the view if the journal can't be read or has deleted the event.
+    `r`, what should be delivered, comes from the journal, or from the view if the journal can't be read or
+    has deleted the event.
     """
     as_in_journal = ", ".join(
         f"'{name}', "
@@ -119,7 +141,9 @@ def _matched(events: DataFrame) -> DataFrame:
 
 
 def _in_order(rows: str, first: str) -> str:
-    """Return SQL that sorts rows: the row in its place, then the lower number, comes first, and of equal rows the first one counts."""
+    """Return SQL that sorts rows: the row in its place, then the lower number, comes first, and of equal rows
+    the first one counts.
+    """
     by = f"transform({rows}, x -> named_struct('place', {first}, 'number', x.number, 'row', x))"
     return f"transform(array_sort({by}), x -> x.row)"
 
@@ -144,9 +168,14 @@ def _findings(events: DataFrame, quiet: bool) -> DataFrame:
 
 
 def _view_rules() -> Iterator[str]:
-    """Yield the rules that compare the view with the journal; what is deleted there, or cleaned here, may be missing."""
+    """Yield the rules that compare the view with the journal; what is deleted there, or cleaned here, may be
+    missing.
+    """
     paired, left = "i < least(size(ju), size(vu))", "i >= least(size(ju), size(vu))"
-    differs, twice = _difference("x", "ju[i]", "tag_views", "journal"), "concat('the event is there ', size(v), ' times')"
+    differs, twice = (
+        _difference("x", "ju[i]", "tag_views", "journal"),
+        "concat('the event is there ', size(v), ' times')",
+    )
     unknown, missing = "'the journal has no such event with this tag'", "'tag_views has no row of this event'"
     # Of two events with one sequence_nr the plugin, too, delivers only one. They have a finding of their own.
     one_is_there = "size(j) > 1 AND size(v) > 0"
@@ -155,13 +184,23 @@ def _view_rules() -> Iterator[str]:
     yield _each("vu", "size(j) > 0 AND NOT dead", left, Kind.DUPLICATED_IN_VIEW, twice, v="x", j="j[0]")
     there = f"{left} AND NOT x.is_cleaned"
     yield _each("ju", "NOT dead", f"{there} AND x.flaw IS NOT NULL", Kind.UNREADABLE, _flaw("x.flaw"), j="x")
-    yield _each("ju", f"NOT dead AND NOT ({one_is_there})", f"{there} AND x.flaw IS NULL", Kind.MISSING_IN_VIEW, missing, j="x")
+    yield _each(
+        "ju",
+        f"NOT dead AND NOT ({one_is_there})",
+        f"{there} AND x.flaw IS NULL",
+        Kind.MISSING_IN_VIEW,
+        missing,
+        j="x",
+    )
 
 
 def _clickhouse_rules(quiet: bool) -> Iterator[str]:
     """Yield the rules that compare ClickHouse with what should be delivered."""
     paired, left = "i < least(size(ru), size(cu))", "i >= least(size(ru), size(cu))"
-    unknown, twice = "'neither journal nor tag_views have this event'", "concat('the event is there ', size(c), ' times')"
+    unknown, twice = (
+        "'neither journal nor tag_views have this event'",
+        "concat('the event is there ', size(c), ' times')",
+    )
     number = "concat('number ', x.number, ' in ClickHouse, ', v[0].number, ' in tag_views')"
     other_number = (
         "NOT exists(cu, y -> y = x) AND exists(v, y -> y.event_hash = x.event_hash)"
@@ -172,18 +211,38 @@ def _clickhouse_rules(quiet: bool) -> Iterator[str]:
     difference = _difference("x", "ru[i]", "ClickHouse", "journal")
     known_by_now = "true" if quiet else "x.ticks <= due"
     yield _each("cu", "size(r) = 0 AND NOT dead", known_by_now, Kind.EXTRA_IN_CLICKHOUSE, unknown, c="x")
-    yield _each("cu", "size(r) > 0", paired, Kind.DIFFERS_IN_CLICKHOUSE, difference, c="x", r="ru[i]", v="v[0]")
+    yield _each(
+        "cu", "size(r) > 0", paired, Kind.DIFFERS_IN_CLICKHOUSE, difference, c="x", r="ru[i]", v="v[0]"
+    )
     yield _each("cu", "size(r) > 0", left, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x", r="r[0]")
-    # An event that is deleted in the journal and cleaned in the view: only ClickHouse shows how often it was delivered.
+    # An event that is deleted in the journal and cleaned in the view: only ClickHouse shows how often it was
+    # delivered.
     again = "exists(slice(c, 1, i), y -> y.event_hash = x.event_hash)"
     yield _each("c", "size(r) = 0 AND dead", again, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x")
     yield _each("c", "true", other_number, Kind.DIFFERS_IN_CLICKHOUSE, number, c="x", v="v[0]")
     yield _each("ru", f"is_held AND NOT ({one_is_there})", due, Kind.HELD, held, r="x", v="v[0]")
-    yield _each("ru", f"NOT is_held AND NOT ({one_is_there})", due, Kind.MISSING_IN_CLICKHOUSE, missing, r="x", v="v[0]")
+    yield _each(
+        "ru",
+        f"NOT is_held AND NOT ({one_is_there})",
+        due,
+        Kind.MISSING_IN_CLICKHOUSE,
+        missing,
+        r="x",
+        v="v[0]",
+    )
 
 
 def _each(
-    rows: str, if_event: str, if_row: str, kind: Kind, detail: str, *, j: str = "", v: str = "", c: str = "", r: str = ""
+    rows: str,
+    if_event: str,
+    if_row: str,
+    kind: Kind,
+    detail: str,
+    *,
+    j: str = "",
+    v: str = "",
+    c: str = "",
+    r: str = "",
 ) -> str:
     """Return SQL for one finding per row (x, at i) of an array whose event and row meet the conditions.
 
@@ -197,7 +256,8 @@ def _each(
         f"named_struct('kind', '{kind.value}', 'writer_uuid', coalesce({writers}),"
         f" 'timebucket', {own}.bucket, 'view_timebucket', {_field(v, 'timebucket', 'bigint')},"
         f" 'view_offset', {_field(v, 'offset', 'string')}, 'view_number', {_field(v, 'number', 'bigint')},"
-        f" 'journal_offset', {_field(j or r, 'offset', 'string')}, 'journal_partition_nr', {_field(j or r, 'partition_nr', 'bigint')},"
+        f" 'journal_offset', {_field(j or r, 'offset', 'string')}, 'journal_partition_nr', "
+        f"{_field(j or r, 'partition_nr', 'bigint')},"
         f" 'batch_id', {_field(c, 'batch_id', 'string')}, 'detail', {detail})"
     )
     return f"filter({chosen.format(finding)}, x -> x IS NOT NULL)"
@@ -211,8 +271,10 @@ def _difference(row: str, right: str, here: str, there: str) -> str:
     """Return SQL for a sentence that says what of a row is not as it should be."""
     here_at, there_at = moment(f"{row}.ticks"), moment(f"{right}.ticks")
     return (
-        f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {there} ', {there_at})"
-        f" WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the {there} ', {right}.offset)"
+        f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {there} ', "
+        f"{there_at})"
+        f" WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the "
+        f"{there} ', {right}.offset)"
         f" WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {there}'"
         f" ELSE 'another payload in {here} than in the {there}' END"
     )
@@ -220,7 +282,10 @@ def _difference(row: str, right: str, here: str, there: str) -> str:
 
 def moment(ticks: str) -> str:
     """Return SQL for ticks as a date-time in UTC, to the millisecond."""
-    return f"date_format(timestamp_millis({ticks} div {TICKS_PER_MILLISECOND}), \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+    return (
+        f"date_format(timestamp_millis({ticks} div {TICKS_PER_MILLISECOND}), "
+        "\"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+    )
 
 
 def _flaw(name: str) -> str:
@@ -233,7 +298,13 @@ def misplaced(view: DataFrame, scope: Scope) -> DataFrame:
     rows = view.where(scope.judged() & ~F.col("broken") & (F.col("timebucket") != F.col("bucket")))
     said = F.expr(f"concat('its time is ', {moment('ticks')})")
     return finding(
-        rows, Kind.MISPLACED, said, timebucket="bucket", view_timebucket="timebucket", view_offset="offset", view_number="number"
+        rows,
+        Kind.MISPLACED,
+        said,
+        timebucket="bucket",
+        view_timebucket="timebucket",
+        view_offset="offset",
+        view_number="number",
     )
 
 
@@ -241,22 +312,36 @@ def unreadable(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
     """Return findings for events and rows whose time can't be read, so that they belong to no bucket."""
     events = journal.where(F.col("flaw") == Reason.NO_TIME_UUID.value).withColumn("tag", F.explode("tags"))
     named = finding(
-        events, Kind.UNREADABLE, F.lit(Reason.NO_TIME_UUID.text), journal_offset="offset", journal_partition_nr="partition_nr"
+        events,
+        Kind.UNREADABLE,
+        F.lit(Reason.NO_TIME_UUID.text),
+        journal_offset="offset",
+        journal_partition_nr="partition_nr",
     )
     rows = view.where("broken")
     in_view = finding(
-        rows, Kind.UNREADABLE, F.lit("in tag_views: " + Reason.NO_TIME_UUID.text),
-        view_timebucket="timebucket", view_offset="offset", view_number="number",
-    )  # fmt: skip
+        rows,
+        Kind.UNREADABLE,
+        F.lit("in tag_views: " + Reason.NO_TIME_UUID.text),
+        view_timebucket="timebucket",
+        view_offset="offset",
+        view_number="number",
+    )
     return named.unionByName(in_view)
 
 
 def finding(
-    rows: DataFrame, kind: Kind, detail: Column, *, keys: Sequence[str] = (*EVENT, "writer_uuid"), **columns: str
+    rows: DataFrame,
+    kind: Kind,
+    detail: Column,
+    *,
+    keys: Sequence[str] = (*EVENT, "writer_uuid"),
+    **columns: str,
 ) -> DataFrame:
     """Return rows as findings of one kind.
 
-    `columns` names, for columns of FINDING, the column of the rows that they take; the other columns are null.
+    `columns` names, for columns of FINDING, the column of the rows that they take; the other columns are
+    null.
     """
     types = dict(field.split() for field in FINDING_SCHEMA.split(", "))
     values = {"kind": F.lit(kind.value), "detail": detail} | {name: F.col(name) for name in keys}

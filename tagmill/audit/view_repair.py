@@ -1,9 +1,10 @@
-"""Repair tag_views by the findings of an audit, so that it holds what the journal says, as the plugin would have written it.
+"""Repair tag_views by the findings of an audit, so that it holds what the journal says, as the plugin would
+have written it.
 
-The findings say where to look. What is written is read from `messages` by its key at that moment, and only a row that was read
-just before is deleted. In each group of findings the right rows are written before the wrong ones go. So a kill leaves a row too
-many, never one too few, and doing it all again does no harm. A number is given only if the writer of numbers (the plugin, or our
-build) has reached it.
+The findings say where to look. What is written is read from `messages` by its key at that moment, and only a
+row that was read just before is deleted. In each group of findings the right rows are written before the
+wrong ones go. So a kill leaves a row too many, never one too few, and doing it all again does no harm. A
+number is given only if the writer of numbers (the plugin, or our build) has reached it.
 """
 
 import time
@@ -53,9 +54,13 @@ class Left(StrEnum):
     NO_EVENT = "the journal's own row has no event or no serializer id"
     NO_NUMBER = "its number can't be told from the journal"
     TAKEN = "its number belongs to another event too"
-    NOT_NUMBERED = "the plugin has not numbered it yet; it writes the row when that persistence_id recovers next"
+    NOT_NUMBERED = (
+        "the plugin has not numbered it yet; it writes the row when that persistence_id recovers next"
+    )
     NOT_BUILT = "no build has reached it; the next one writes the row"
-    WRITTEN_AHEAD = "the row was written by a clock that is ahead: nothing replaces it until that time has come"
+    WRITTEN_AHEAD = (
+        "the row was written by a clock that is ahead: nothing replaces it until that time has come"
+    )
     BUCKET_SIZE = "so many rows are outside their bucket that bucket_size itself looks wrong"
 
 
@@ -63,7 +68,8 @@ class Left(StrEnum):
 class Mended:
     """The outcome of the repair of a view.
 
-    `buckets`: (tag, timebucket) of the repaired rows; `batches`: those of ClickHouse that have one of them under another number.
+    `buckets`: (tag, timebucket) of the repaired rows; `batches`: those of ClickHouse that have one of them
+    under another number.
     """
 
     mended: Counter[Kind] = field(default_factory=Counter)
@@ -77,7 +83,8 @@ class Mended:
         key = (Kind(finding["kind"]), why)
         self.left[key] += 1
         self.examples.setdefault(
-            key, f"tag {finding['tag']!r}, {finding['persistence_id']!r}, sequence_nr {finding['sequence_nr']}"
+            key,
+            f"tag {finding['tag']!r}, {finding['persistence_id']!r}, sequence_nr {finding['sequence_nr']}",
         )
 
 
@@ -86,7 +93,9 @@ def stage(spark: SparkSession, audit: str, target: str) -> None:
 
     Each says where the journal has its event, and has `taken`: another event claims its number.
     """
-    found = spark.read.parquet(f"{audit}/findings").where(F.col("kind").isin([kind.value for kind in IN_VIEW]))
+    found = spark.read.parquet(f"{audit}/findings").where(
+        F.col("kind").isin([kind.value for kind in IN_VIEW])
+    )
     events = (
         spark.read.parquet(f"{audit}/journal")
         .groupBy("persistence_id", "sequence_nr")
@@ -103,10 +112,12 @@ def stage(spark: SparkSession, audit: str, target: str) -> None:
     marked = rows.join(claims, ["tag", "persistence_id", "expected_number"], "left").withColumn(
         "taken", F.coalesce("taken", F.lit(False))
     )
-    by_partition = marked.repartitionByRange(-(-max(count, 1) // ROWS_PER_TASK), "tag", "timebucket", "persistence_id")
-    by_partition.sortWithinPartitions("tag", "timebucket", "persistence_id", "sequence_nr").write.mode("overwrite").parquet(
-        target
+    by_partition = marked.repartitionByRange(
+        -(-max(count, 1) // ROWS_PER_TASK), "tag", "timebucket", "persistence_id"
     )
+    by_partition.sortWithinPartitions("tag", "timebucket", "persistence_id", "sequence_nr").write.mode(
+        "overwrite"
+    ).parquet(target)
 
 
 def _claims(findings: DataFrame) -> DataFrame:
@@ -149,7 +160,9 @@ class Mender:
         self.done = Mended()
 
     def run(self, files: RunFiles, staged: str) -> Mended:
-        """Repair the view by all staged findings, at most repair_rows_per_second; return what became of them."""
+        """Repair the view by all staged findings, at most repair_rows_per_second; return what became of
+        them.
+        """
         seen, begun = 0, time.monotonic()
         for findings in (part.to_pylist() for part in files.record_batches(staged, AT_ONCE)):
             self._mend(findings)
@@ -159,7 +172,9 @@ class Mender:
         return self.done
 
     def _mend(self, findings: list[Row]) -> None:
-        """Repair the view by a group of findings: judge them, read the present rows, write the right ones, delete the wrong ones."""
+        """Repair the view by a group of findings: judge them, read the present rows, write the right ones,
+        delete the wrong ones.
+        """
         known = [finding for finding in findings if self._is_known(finding)]
         sound: list[tuple[Row, Row | None]] = []
         for finding, events in zip(known, self._events(known), strict=True):
@@ -173,10 +188,16 @@ class Mender:
         self._write(list(zip(rights, self._standing(rights), strict=True)))
         checkpoints.reached("repair.rows_written")
         named = [(finding, _named(finding), row) for finding, row in sound]
-        wrong = [(finding, key) for finding, key, row in named if key is not None and (row is None or key != _key(row))]
+        wrong = [
+            (finding, key)
+            for finding, key, row in named
+            if key is not None and (row is None or key != _key(row))
+        ]
         there = list(self._standing([dict(zip(KEY, key, strict=True)) for _, key in wrong]))
         own = [
-            key for (finding, key), row in zip(wrong, there, strict=True) if row and row["sequence_nr"] == finding["sequence_nr"]
+            key
+            for (finding, key), row in zip(wrong, there, strict=True)
+            if row and row["sequence_nr"] == finding["sequence_nr"]
         ]
         where = " AND ".join(f"{name} = ?" for name in KEY)
         self._do(f"DELETE FROM {self.view} WHERE {where}", own)
@@ -202,13 +223,16 @@ class Mender:
     def _events(self, findings: list[Row]) -> Iterator[list[Any]]:
         columns = ", ".join(["timestamp", *self.tag_columns, *self.payload])
         return self.cassandra.application.execute_many(
-            f"SELECT {columns} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr = ?",
+            f"SELECT {columns} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? AND "
+            "sequence_nr = ?",
             ((f["persistence_id"], f["journal_partition_nr"], f["sequence_nr"]) for f in findings),
             concurrency=REQUESTS,
         )
 
     def _right_row(self, finding: Row, events: list[Any]) -> tuple[str | None, Row | None]:
-        """Return why a finding has to stay, or None and the row that the view should have (None: it should have none)."""
+        """Return why a finding has to stay, or None and the row that the view should have (None: it should
+        have none).
+        """
         why: str | None = None
         tags = event_tags(events[0]) if events else frozenset()
         if len(events) > 1:
@@ -240,25 +264,38 @@ class Mender:
     def _numbered(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
         """Return the findings whose event the writer of numbers has reached; leave the others."""
         if self.ours:
-            cql = f"SELECT sequence_nr AS reached FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?"
+            cql = (
+                f"SELECT sequence_nr AS reached FROM {self.ledger}.view_progress WHERE journal = ? AND "
+                "persistence_id = ?"
+            )
             keys = [(self.pipeline.keyspace, finding["persistence_id"]) for finding, _ in sound]
         else:
             progress = identifiers.cql_table(self.pipeline.keyspace, "tag_write_progress")
-            cql = f"SELECT tag_pid_sequence_nr AS reached FROM {progress} WHERE persistence_id = ? AND tag = ?"
+            cql = (
+                f"SELECT tag_pid_sequence_nr AS reached FROM {progress} WHERE persistence_id = ? AND tag = ?"
+            )
             keys = [(finding["persistence_id"], finding["tag"]) for finding, _ in sound]
         kept = []
-        for (finding, row), found in zip(sound, self.cassandra.execute_many(cql, keys, concurrency=REQUESTS), strict=True):
+        for (finding, row), found in zip(
+            sound, self.cassandra.execute_many(cql, keys, concurrency=REQUESTS), strict=True
+        ):
             reached = found[0].reached if found else 0
-            if row is not None and (finding["sequence_nr"] if self.ours else finding["expected_number"]) > reached:
+            if (
+                row is not None
+                and (finding["sequence_nr"] if self.ours else finding["expected_number"]) > reached
+            ):
                 self.done.leave(finding, Left.NOT_BUILT if self.ours else Left.NOT_NUMBERED)
             else:
                 kept.append((finding, row))
         return kept
 
     def _replaceable(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
-        """Return the findings whose rows can be replaced; leave those with a row that was written ahead of the clock."""
+        """Return the findings whose rows can be replaced; leave those with a row that was written ahead of
+        the clock.
+        """
         touched = [
-            list(dict.fromkeys(key for key in (_named(finding), row and _key(row)) if key is not None)) for finding, row in sound
+            list(dict.fromkeys(key for key in (_named(finding), row and _key(row)) if key is not None))
+            for finding, row in sound
         ]
         standing = self._standing([dict(zip(KEY, key, strict=True)) for keys in touched for key in keys])
         kept, now = list[tuple[Row, Row | None]](), time.time_ns() // 1000
@@ -271,7 +308,8 @@ class Mender:
         return kept
 
     def _outranks(self, standing: Row | None, right: Row | None, now: int) -> bool:
-        """Return whether a row that has to change was written later than `now`, so that a change would have no effect.
+        """Return whether a row that has to change was written later than `now`, so that a change would have
+        no effect.
 
         `right` is what the row has to become; None: it has to go.
         """
@@ -285,7 +323,8 @@ class Mender:
         """Yield the row that the view has under each key now, with its write times, or None."""
         where = " AND ".join(f"{name} = ?" for name in KEY)
         found = self.cassandra.application.execute_many(
-            f"SELECT {', '.join(self.payload)}, WRITETIME(sequence_nr) AS row_written, WRITETIME(event) AS event_written"
+            f"SELECT {', '.join(self.payload)}, WRITETIME(sequence_nr) AS row_written, WRITETIME(event) "
+            "AS event_written"
             f" FROM {self.view} WHERE {where}",
             (_key(row) for row in rows),
             concurrency=REQUESTS,
@@ -300,7 +339,11 @@ class Mender:
         columns = (*KEY, *self.payload)
 
         def value(name: str, right: Row, there: Row | None) -> Any:
-            return UNSET_VALUE if right[name] is None and (there is None or there.get(name) is None) else right[name]
+            return (
+                UNSET_VALUE
+                if right[name] is None and (there is None or there.get(name) is None)
+                else right[name]
+            )
 
         values = (
             tuple(value(name, right, there) for name in columns)

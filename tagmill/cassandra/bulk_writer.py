@@ -1,6 +1,8 @@
-"""Write many rows to one Cassandra table: encode column by column, send unlogged batches of one partition (docs/decisions/0023).
+"""Write many rows to one Cassandra table: encode column by column, send unlogged batches of one partition
+(docs/decisions/0023).
 
-Arrow encodes the columns, byte for byte, as the body of the protocol's BATCH message, so that a batch is a slice of a buffer.
+Arrow encodes the columns, byte for byte, as the body of the protocol's BATCH message, so that a batch is a
+slice of a buffer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,14 +31,15 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table
 Numbers = npt.NDArray[np.int64]
 # Bytes of rows that are encoded at once.
 PIECE_BYTES = 4 * 1024 * 1024
-# A batch has at most the bytes of both together; a row above LARGE_ROW_BYTES is sent alone. Cassandra's own thresholds concern batches
-# of several partitions (CASSANDRA-10876).
+# A batch has at most the bytes of both together; a row above LARGE_ROW_BYTES is sent alone. Cassandra's own
+# thresholds concern batches of several partitions (CASSANDRA-10876).
 WINDOW_BYTES, LARGE_ROW_BYTES = 96 * 1024, 16 * 1024
 # Batches that are under way at once.
 IN_FLIGHT = 16
 # Columns of the view and of deduplication that name a row in the message that it is too large.
 NAMING = ("tag_name", "persistence_id", "sequence_nr", "unique_id")
-# Constants of the native protocol: a prepared statement in a BATCH message, and the flag for a default timestamp.
+# Constants of the native protocol: a prepared statement in a BATCH message, and the flag for a default
+# timestamp.
 PREPARED, WITH_TIMESTAMP = 1, 0x20
 # Errors of Arrow and of the driver for values that do not fit a column.
 UNFIT = (ValueError, TypeError, NotImplementedError, AttributeError, OverflowError, StructError)
@@ -52,11 +55,16 @@ class Target:
     ttl_seconds: int | None = None
 
 
-def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], beside: Mapping[str, Any] | None = None) -> int:
-    """Write rows to the columns of the same names, and return how many rows there were. A repetition writes the same.
+def write_rows(
+    cassandra: Cassandra, target: Target, rows: Iterable[Rows], beside: Mapping[str, Any] | None = None
+) -> int:
+    """Write rows to the columns of the same names, and return how many rows there were.
 
-    Nulls are not set: they leave existing values and write no tombstone. `beside` has Python values that are the same in all rows. Types
-    are those of encoding.encoded. Consecutive rows of one partition are written together.
+    A repetition writes the same.
+
+    Nulls are not set: they leave existing values and write no tombstone. `beside` has Python values that are
+    the same in all rows. Types are those of encoding.encoded. Consecutive rows of one partition are written
+    together.
 
     Raises:
         ConfigurationError: the table or a column does not exist, or values do not fit.
@@ -81,7 +89,9 @@ def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], besid
 
 
 def _pieces(rows: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in pieces of about PIECE_BYTES; smaller inputs of one schema are joined, larger ones cut."""
+    """Yield the rows in pieces of about PIECE_BYTES; smaller inputs of one schema are joined, larger ones
+    cut.
+    """
     waiting, size = list[pa.Table](), 0
     for some in rows:
         table = some if isinstance(some, pa.Table) else pa.Table.from_batches([some])
@@ -107,7 +117,9 @@ def _cut(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
 class _Encoder:
     """Encoder of rows with one set of columns into batches."""
 
-    def __init__(self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]) -> None:
+    def __init__(
+        self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]
+    ) -> None:
         self.cassandra, self.where, self.target = cassandra, cassandra.where, target
         ttl = {} if target.ttl_seconds is None else {"[ttl]": target.ttl_seconds}
         of_rows = [name for name in columns if name not in beside]
@@ -115,31 +127,43 @@ class _Encoder:
         self.protocol = cassandra.cluster.protocol_version
         self.kinds = {column.name: column.type for column in self.statement.column_metadata}
         self.given = {name: self._one(name, value) for name, value in {**beside, **ttl}.items()}
-        self.keys = [self.statement.column_metadata[index].name for index in self.statement.routing_key_indexes]
+        self.keys = [
+            self.statement.column_metadata[index].name for index in self.statement.routing_key_indexes
+        ]
 
     def batches(self, rows: pa.RecordBatch) -> Iterator["_Batch"]:
-        """Yield all rows as batches of consecutive rows of one partition; raises ConfigurationError for a row that can't be written."""
+        """Yield all rows as batches of consecutive rows of one partition; raises ConfigurationError for a row
+        that can't be written.
+        """
         found: dict[str, list[Part]] = {}
         for name in self.kinds:
             given = self.given.get(name)
             found[name] = self._encoded(name, rows[name]) if given is None else [given]
-        offsets, content = _joined([_head(self.statement), *(part for parts in found.values() for part in parts)])
+        offsets, content = _joined(
+            [_head(self.statement), *(part for parts in found.values() for part in parts)]
+        )
         keys = [found[name] for name in self.keys]
         cuts = cut_batches(offsets, [parts[-1] for parts in keys if isinstance(parts[-1], pa.Array)])
         bounds = offsets[cuts].tolist()
         if rows.num_rows and (size := int(np.diff(offsets).max())) > BESIDE_VALUES:
             self._must_fit(rows, int(np.diff(offsets).argmax()), size)
-        for row, end, begin_byte, end_byte in zip(cuts[:-1].tolist(), cuts[1:].tolist(), bounds[:-1], bounds[1:], strict=True):
+        for row, end, begin_byte, end_byte in zip(
+            cuts[:-1].tolist(), cuts[1:].tolist(), bounds[:-1], bounds[1:], strict=True
+        ):
             body = _Body(end - row, content[begin_byte:end_byte], self.target.written_at)
             yield _Batch(body, self.target.keyspace, [_value(parts, row) for parts in keys])
 
     def _must_fit(self, rows: pa.RecordBatch, row: int, size: int) -> None:
         """Raise ConfigurationError, naming the row, if Cassandra does not take its bytes in one write."""
         if size > (largest := self.cassandra.largest_write):
-            of_row = ", ".join(f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names)
+            of_row = ", ".join(
+                f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names
+            )
             raise ConfigurationError(
-                f"{self.where}: a row of {self.target.keyspace}.{self.target.table} ({of_row}) has {size} bytes, and Cassandra "
-                f"takes {largest} in one write. Rows before may be written. Raise max_mutation_size of Cassandra, then run it again"
+                f"{self.where}: a row of {self.target.keyspace}.{self.target.table} ({of_row}) has "
+                f"{size} bytes, and Cassandra "
+                f"takes {largest} in one write. Rows before may be written. Raise max_mutation_size of "
+                "Cassandra, then run it again"
             )
 
     def _encoded(self, name: str, values: pa.Array) -> list[Part]:
@@ -159,7 +183,8 @@ class _Encoder:
         except UNFIT as error:
             column = f"{self.target.keyspace}.{self.target.table}.{name}"
             raise ConfigurationError(
-                f"{self.where}: {column} is {self.kinds[name].cql_parameterized_type()}: {error}. Rows before may be written"
+                f"{self.where}: {column} is {self.kinds[name].cql_parameterized_type()}: {error}. Rows "
+                "before may be written"
             ) from None
 
 
@@ -168,17 +193,23 @@ def _prepared(cassandra: Cassandra, target: Target, columns: Sequence[str]) -> P
     ttl = "" if target.ttl_seconds is None else " USING TTL ?"
     into, marks = ", ".join(map(identifiers.cql, columns)), ", ".join("?" * len(columns))
     table = identifiers.cql_table(target.keyspace, target.table)
-    return cassandra.prepare(f"INSERT INTO {table} ({into}) VALUES ({marks}){ttl}", ConsistencyLevel.LOCAL_QUORUM)
+    return cassandra.prepare(
+        f"INSERT INTO {table} ({into}) VALUES ({marks}){ttl}", ConsistencyLevel.LOCAL_QUORUM
+    )
 
 
 def _head(statement: PreparedStatement) -> bytes:
-    """Return the bytes in front of a row's values in a BATCH message: kind, statement id, number of values."""
+    """Return the bytes in front of a row's values in a BATCH message: kind, statement id, number of
+    values.
+    """
     identity: bytes = statement.query_id
     return pack(">BH", PREPARED, len(identity)) + identity + pack(">H", len(statement.column_metadata))
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Numbers, memoryview]:
-    """Join the parts of each row; return the offsets (bytes) at which rows begin and the last one ends, and the content."""
+    """Join the parts of each row; return the offsets (bytes) at which rows begin and the last one ends, and
+    the content.
+    """
     together: list[Any] = []
     for part in parts:
         if isinstance(part, bytes) and together and isinstance(together[-1], bytes):
@@ -240,14 +271,20 @@ class _Batch(BatchStatement):  # type: ignore[misc]
 
 
 class _Protocol(ProtocolHandler):  # type: ignore[misc]
-    """The driver's protocol handler (Session.client_protocol_handler), with an encoding of its own for ready batches."""
+    """The driver's protocol handler (Session.client_protocol_handler), with an encoding of its own for ready
+    batches.
+    """
 
     @classmethod
     def encode_message(cls, message: Any, *arguments: Any, **options: Any) -> bytes:
-        """Encode a whole message for the server; a ready batch keeps its bytes and the write time of its rows."""
+        """Encode a whole message for the server; a ready batch keeps its bytes and the write time of its
+        rows.
+        """
         if isinstance(message, BatchMessage) and isinstance(message.queries, _Body):
             body = message.queries
-            message = _BatchMessage(message.batch_type, body, message.consistency_level, timestamp=body.written_at)
+            message = _BatchMessage(
+                message.batch_type, body, message.consistency_level, timestamp=body.written_at
+            )
         return cast(bytes, super().encode_message(message, *arguments, **options))
 
 

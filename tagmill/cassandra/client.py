@@ -1,4 +1,6 @@
-"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, and the driver's errors as Tagmill's."""
+"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, and the driver's
+errors as Tagmill's.
+"""
 
 import logging
 import ssl
@@ -26,12 +28,26 @@ from cassandra import (
     WriteTimeout,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    ResponseFuture,
+    Session,
+)
 from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import PreparedStatement, SimpleStatement, Statement
-from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+    wait_random_exponential,
+)
 
 from tagmill.cassandra import write_limits
 from tagmill.cassandra.permissions import missing_right
@@ -42,20 +58,31 @@ from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 
 # Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
-PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
+PASSING = (
+    OperationTimedOut,
+    ReadTimeout,
+    ReadFailure,
+    Unavailable,
+    WriteTimeout,
+    WriteFailure,
+    NoHostAvailable,
+)
 # Requests of execute_many that are under way at once.
 CONCURRENCY = 128
 # Number of nodes whose clocks a session reads.
 CLOCKS_READ = 4
 # Seconds that a failing call is retried: a node that restarts is back within this time.
 PATIENCE_SECONDS = 45
-# Seconds between attempts to reach a node again, from 0.5 to 5: the driver's own policy waits up to ten minutes.
+# Seconds between attempts to reach a node again, from 0.5 to 5: the driver's own policy waits up to ten
+# minutes.
 RECONNECT = ExponentialReconnectionPolicy(0.5, 5)
 T = TypeVar("T")
 
 
 class Cassandra:
-    """A session that keeps prepared statements by their text and reads what Tagmill writes. Close it, or use it in `with`.
+    """A session that keeps prepared statements by their text and reads what Tagmill writes.
+
+    Close it, or use it in `with`.
 
     `compression`: whether traffic is compressed, where the driver can do that.
     """
@@ -106,7 +133,9 @@ class Cassandra:
     def clocks(self) -> list[clock.Reading]:
         """Readings of the clocks of some nodes, taken once per session."""
         up = [
-            host for host in self.cluster.metadata.all_hosts() if host.is_up and host.datacenter == self.settings.local_datacenter
+            host
+            for host in self.cluster.metadata.all_hosts()
+            if host.is_up and host.datacenter == self.settings.local_datacenter
         ]
         readings = []
         for node in sample(up, min(len(up), CLOCKS_READ)):
@@ -118,7 +147,9 @@ class Cassandra:
         return readings
 
     def check_clocks(self) -> None:
-        """Raise ClockDiffers if the clocks of this machine and the servers differ too much; call it before a step writes anything."""
+        """Raise ClockDiffers if the clocks of this machine and the servers differ too much; call it before a
+        step writes anything.
+        """
         clock.require_agreement(self.clocks, self.settings.max_clock_difference_seconds)
 
     def now(self) -> datetime:
@@ -131,9 +162,16 @@ class Cassandra:
         return from_datetime(self.now()) // 10
 
     def _server_time(self, node: Any = None) -> datetime:
-        asked = SimpleStatement("SELECT toTimestamp(now()) AS now FROM system.local", consistency_level=ConsistencyLevel.ONE)
+        asked = SimpleStatement(
+            "SELECT toTimestamp(now()) AS now FROM system.local", consistency_level=ConsistencyLevel.ONE
+        )
         return utc(
-            cast(datetime, self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds).one().now)
+            cast(
+                datetime,
+                self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds)
+                .one()
+                .now,
+            )
         )
 
     @property
@@ -143,27 +181,34 @@ class Cassandra:
 
     @cached_property
     def largest_write(self) -> int:
-        """Bytes that Cassandra takes in one write: max_write_bytes of the settings, or what the server says of itself."""
+        """Bytes that Cassandra takes in one write: max_write_bytes of the settings, or what the server says
+        of itself.
+        """
         told = self.settings.max_write_bytes
         if told is None:
             settings: dict[str, str | None] = {}
             # Releases before 4.0 do not have system_views.settings, and not every user may read it.
             with explained(self.where), suppress(InvalidRequest, Unauthorized):
                 asked = SimpleStatement(write_limits.QUERY, consistency_level=ConsistencyLevel.ONE)
-                settings = {row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))}
+                settings = {
+                    row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))
+                }
             told = write_limits.largest_write(settings)
         return told
 
     @cached_property
     def application(self) -> "Cassandra":
-        """The same session for tables that the application writes: reads without a consistency of their own use `read_consistency`."""
+        """The same session for tables that the application writes: reads without a consistency of their own
+        use `read_consistency`.
+        """
         other = copy(self)
         other._prepared = {}
         other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
         return other
 
     def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """Refresh the schema and return the driver's tables of a keyspace by name; None: the keyspace does not exist.
+        """Refresh the schema and return the driver's tables of a keyspace by name; None: the keyspace does
+        not exist.
 
         This reads all of the schema, because the driver's refresh of one keyspace leaves out its tables.
         """
@@ -184,7 +229,9 @@ class Cassandra:
         return statement
 
     def execute(self, cql: str, *values: Any, consistency: int | None = None) -> list[Any]:
-        """Run one statement with bound values, again after a passing fault, and return all rows; for small results."""
+        """Run one statement with bound values, again after a passing fault, and return all rows; for small
+        results.
+        """
         statement = self.prepare(cql, consistency)
         with explained(self.where):
             return self.retried(lambda: list(self.session.execute(statement, values)))
@@ -199,8 +246,8 @@ class Cassandra:
     def transact(self, cql: str, *values: Any, landed: Callable[[], bool]) -> bool:
         """Run a lightweight transaction and return whether it is in force.
 
-        After a lost answer the statement is sent again. The first one may have been applied and the second one not, so `landed`
-        reads back at SERIAL whether the change in force is ours.
+        After a lost answer the statement is sent again. The first one may have been applied and the second
+        one not, so `landed` reads back at SERIAL whether the change in force is ours.
         """
         statement = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM)
         with explained(self.where):
@@ -208,9 +255,14 @@ class Cassandra:
         return bool(row[0]) or landed()
 
     def execute_many(
-        self, cql: str, rows: Iterable[tuple[Any, ...]], consistency: int | None = None, concurrency: int = CONCURRENCY
+        self,
+        cql: str,
+        rows: Iterable[tuple[Any, ...]],
+        consistency: int | None = None,
+        concurrency: int = CONCURRENCY,
     ) -> Iterator[list[Any]]:
-        """Run one idempotent statement for many values, `concurrency` at a time, and yield the rows of each in their order.
+        """Run one idempotent statement for many values, `concurrency` at a time, and yield the rows of each
+        in their order.
 
         A statement that fails with a passing fault is run again on its own.
         """
@@ -223,7 +275,11 @@ class Cassandra:
                 yield statement, row
 
         results = execute_concurrent(
-            self.session, statements(), concurrency=concurrency, raise_on_first_error=False, results_generator=True
+            self.session,
+            statements(),
+            concurrency=concurrency,
+            raise_on_first_error=False,
+            results_generator=True,
         )
         with explained(self.where):
             for success, outcome in results:
@@ -240,7 +296,9 @@ class Cassandra:
         return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
 
     def write_ready(self, statements: Iterable[Statement], concurrency: int) -> None:
-        """Run idempotent write statements, `concurrency` at a time; one that fails with a passing fault is run again on its own."""
+        """Run idempotent write statements, `concurrency` at a time; one that fails with a passing fault is
+        run again on its own.
+        """
         flying = deque[tuple[Statement, ResponseFuture]]()
         with explained(self.where):
             for statement in statements:
@@ -260,7 +318,9 @@ class Cassandra:
         return list(self.session.execute(statement, values))
 
     def retried(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns, and repeat it after passing faults; raises the last fault once PATIENCE_SECONDS are over."""
+        """Return what `call` returns, and repeat it after passing faults; raises the last fault once
+        PATIENCE_SECONDS are over.
+        """
         for attempt in Retrying(
             retry=retry_if_exception_type(PASSING),
             stop=stop_after_delay(PATIENCE_SECONDS),
@@ -273,7 +333,9 @@ class Cassandra:
 
 
 def _taken(outcome: Any) -> list[Any]:
-    """Return all rows of an answer, and drop its timer: the two reference each other, so large answers would pile up in memory."""
+    """Return all rows of an answer, and drop its timer: the two reference each other, so large answers would
+    pile up in memory.
+    """
     if outcome is None:
         return []
     rows, outcome.response_future._timer = list(outcome), None
@@ -284,7 +346,9 @@ _kept: list[Cassandra] = []
 
 
 def connected(settings: CassandraSettings) -> Cassandra:
-    """Return this process's connection, which a Python worker of Spark keeps for its later tasks. It ends with the process.
+    """Return this process's connection, which a Python worker of Spark keeps for its later tasks.
+
+    It ends with the process.
 
     Other settings than before replace the connection.
     """
@@ -293,16 +357,22 @@ def connected(settings: CassandraSettings) -> Cassandra:
     if not _kept:
         # Everything that the driver logs also arrives as an exception.
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)
-        # Like Spark's connector, this does not compress: compression takes as long as everything else that is done to a row.
+        # Like Spark's connector, this does not compress: compression takes as long as everything else that is
+        # done to a row.
         _kept.append(Cassandra(settings, compression=False))
     return _kept[0]
 
 
 @retry(
-    retry=retry_if_exception_type(DriverException), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.5), reraise=True
+    retry=retry_if_exception_type(DriverException),
+    stop=stop_after_delay(PATIENCE_SECONDS),
+    wait=wait_fixed(0.5),
+    reraise=True,
 )
 def refresh_schema(cluster: Cluster) -> None:
-    """Have the driver read all of the schema, and repeat it if a busy node or a lost control connection prevents that."""
+    """Have the driver read all of the schema, and repeat it if a busy node or a lost control connection
+    prevents that.
+    """
     cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
 
 
@@ -326,21 +396,25 @@ def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -
         known = cassandra.tables(keyspace) or {}
     if missing := [table for table in tables if table not in known]:
         raise ConfigurationError(
-            f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done. "
+            f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. "
+            "Nothing was done. "
             "Create it: tagmill schema apply"
         )
 
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Raise the driver's errors as Tagmill's: StoreUnavailable if a retry may help, ConfigurationError if the operator has to act."""
+    """Raise the driver's errors as Tagmill's: StoreUnavailable if a retry may help, ConfigurationError if the
+    operator has to act.
+    """
     try:
         yield
     except TagmillError:
         raise
     except PASSING as error:
         raise StoreUnavailable(
-            f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat"
+            f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to "
+            "repeat"
         ) from None
     except Unauthorized as error:
         right = missing_right(str(error))
@@ -360,16 +434,20 @@ def _connect_error(settings: CassandraSettings, where: str, error: NoHostAvailab
     if settings.tls:
         for host in settings.hosts:
             address = (host, settings.port)
-            if refused := tls.refusal("cassandra", where, address, settings.tls_ca_file, settings.connect_timeout_seconds):
+            if refused := tls.refusal(
+                "cassandra", where, address, settings.tls_ca_file, settings.connect_timeout_seconds
+            ):
                 return refused
     causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
         return ConfigurationError(
-            f"{where} refused the user name or password; set them in the environment or the Airflow connection"
+            f"{where} refused the user name or password; set them in the environment or the Airflow "
+            "connection"
         )
     cause = f": {_brief(causes[0])}" if causes else ""
     return StoreUnavailable(
-        f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and local_datacenter right?"
+        f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and "
+        "local_datacenter right?"
     )
 
 

@@ -1,6 +1,7 @@
 """Encode whole Arrow columns as values of Cassandra's native protocol.
 
-A value is its length, an int of four bytes, followed by its content. Length -2 means "not set": Cassandra keeps the existing value.
+A value is its length, an int of four bytes, followed by its content. Length -2 means "not set": Cassandra
+keeps the existing value.
 
 Source: native_protocol_v4.spec and v5.spec, sections 3 ([value]) and 6 (the types).
 """
@@ -31,11 +32,14 @@ MILLISECOND = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_00
 
 
 def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
-    """Encode the values of a column, nulls as not set, and return the parts that make up each row's bytes in order.
+    """Encode the values of a column, nulls as not set, and return the parts that make up each row's bytes in
+    order.
 
     `kind` is the driver's type of the column in Cassandra. Arrow types that fit:
-    text: strings; blob: binary; uuid and timeuuid: strings or 16 bytes; timestamp: a timestamp of any unit, or integers in milliseconds;
-    numbers: integers, or floats for float and double, that the type can hold. For other types the driver encodes value by value.
+    text: strings; blob: binary; uuid and timeuuid: strings or 16 bytes; timestamp: a timestamp of any unit,
+    or integers in milliseconds;
+    numbers: integers, or floats for float and double, that the type can hold. For other types the driver
+    encodes value by value.
 
     Raises ValueError, TypeError or NotImplementedError: the values do not fit the type.
     """
@@ -113,7 +117,9 @@ ENCODERS: dict[str, Callable[[pa.Array], list[Part]]] = {
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def _other(values: pa.Array) -> TypeError:

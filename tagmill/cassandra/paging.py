@@ -1,4 +1,6 @@
-"""Read rows of Cassandra as Arrow, page by page: the driver extracts the bytes of each value, and whole columns are converted."""
+"""Read rows of Cassandra as Arrow, page by page: the driver extracts the bytes of each value, and whole
+columns are converted.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,21 +23,27 @@ from tagmill.cassandra.client import PASSING, Cassandra, explained
 from tagmill.cassandra.uuids import same_length
 from tagmill.errors import TagmillError
 
-# Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth from page to page.
+# Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth
+# from page to page.
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 Values = npt.NDArray[np.object_]
 
 
 class Pages:
-    """A session for queries by pages, next to that of `cassandra` and at the application's consistency. Use it in `with`."""
+    """A session for queries by pages, next to that of `cassandra` and at the application's consistency.
+
+    Use it in `with`.
+    """
 
     def __init__(self, cassandra: Cassandra) -> None:
         self.cassandra = cassandra.application
         with explained(cassandra.where):
             self.session = cassandra.cluster.connect()
         self.session.client_protocol_handler = _HANDLER
-        self.profile = self.session.execution_profile_clone_update(EXEC_PROFILE_DEFAULT, row_factory=_whole_page)
+        self.profile = self.session.execution_profile_clone_update(
+            EXEC_PROFILE_DEFAULT, row_factory=_whole_page
+        )
 
     def __enter__(self) -> "Pages":
         return self
@@ -44,7 +52,9 @@ class Pages:
         self.session.shutdown()
 
     def of(self, cql: str, *values: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one query a page at a time; the next page is requested meanwhile, and again after a passing fault."""
+        """Yield the rows of one query a page at a time; the next page is requested meanwhile, and again after
+        a passing fault.
+        """
         statement, state, size = self.cassandra.prepare(cql), None, FIRST_PAGE
 
         def ask() -> Any:
@@ -59,7 +69,9 @@ class Pages:
                 rows = _as_arrow(page)
                 asked, state = None, page.paging_state
                 if state:
-                    size = min(fitting(rows, PAGE_BYTES) if rows.num_rows else size, size * GROWTH, LARGEST_PAGE)
+                    size = min(
+                        fitting(rows, PAGE_BYTES) if rows.num_rows else size, size * GROWTH, LARGEST_PAGE
+                    )
                     asked = ask()
                 if rows.num_rows:
                     yield rows
@@ -72,7 +84,8 @@ class Pages:
 
 
 def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | None:
-    """Return at least `parts` ranges of tokens that together hold all partitions, each on one set of replicas.
+    """Return at least `parts` ranges of tokens that together hold all partitions, each on one set of
+    replicas.
 
     Lower bounds are exclusive. None: the cluster's partitioner isn't Murmur3.
     """
@@ -92,7 +105,9 @@ class _Bytes(NumpyParser):  # type: ignore[misc]
     def parse_rows(self, reader: Any, desc: Any) -> dict[str, Values]:
         """Return arrays of bytes, None for null, by the names of the columns."""
         types = [cqltypes.BytesType] * len(desc.coltypes)
-        plain = ParseDesc(desc.colnames, types, None, desc.coldescs, make_deserializers(types), desc.protocol_version)
+        plain = ParseDesc(
+            desc.colnames, types, None, desc.coldescs, make_deserializers(types), desc.protocol_version
+        )
         return cast(dict[str, Values], super().parse_rows(reader, plain))
 
 
@@ -102,21 +117,26 @@ _HANDLER = cython_protocol_handler(_Bytes())
 def _whole_page(_names: Any, columns: Any) -> Any:
     if not isinstance(columns, dict):
         # The driver's parser is silent when it fails, which would look like an answer without rows.
-        raise TagmillError("an answer of Cassandra could not be read. Nothing of it was used; this is a defect, please report it")
+        raise TagmillError(
+            "an answer of Cassandra could not be read. Nothing of it was used; this is a defect, please "
+            "report it"
+        )
     return columns
 
 
 def _as_arrow(page: ResultSet) -> pa.RecordBatch:
     (columns,) = page.current_rows
-    arrays = [as_arrow(values, kind) for values, kind in zip(columns.values(), page.column_types, strict=True)]
+    arrays = [
+        as_arrow(values, kind) for values, kind in zip(columns.values(), page.column_types, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def as_arrow(values: Values, kind: type[cqltypes._CassandraType]) -> pa.Array:
     """Convert a column's values (bytes, None: null) of one of Cassandra's types to Arrow.
 
-    Returns bigint and int as int64 and int32, text as string, blob as binary, uuid as binary(16), a set or list of text as a list of
-    strings. Raises TypeError for another type.
+    Returns bigint and int as int64 and int32, text as string, blob as binary, uuid as binary(16), a set or
+    list of text as a list of strings. Raises TypeError for another type.
     """
     raw = pa.array(values, pa.binary())
     if kind in _NUMBERS:
@@ -138,7 +158,11 @@ _NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltyp
 def _numbers(raw: pa.BinaryArray, kind: np.dtype[Any]) -> pa.Array:
     """Convert the bytes of numbers to Arrow; an empty value, which old clients could write, becomes null."""
     raw = pc.if_else(pc.equal(pc.binary_length(raw), kind.itemsize), raw, pa.scalar(None, pa.binary()))
-    found = same_length(raw, bytes(kind.itemsize), "a number has another length").view(kind)[:, 0].astype(kind.newbyteorder("="))
+    found = (
+        same_length(raw, bytes(kind.itemsize), "a number has another length")
+        .view(kind)[:, 0]
+        .astype(kind.newbyteorder("="))
+    )
     return pa.array(found, mask=raw.is_null().to_numpy(zero_copy_only=False))
 
 

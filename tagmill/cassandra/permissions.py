@@ -21,5 +21,6 @@ def missing_right(text: str) -> MissingRight | None:
         return None
     user, right, resource = said["user"], said["right"], said["resource"]
     return MissingRight(
-        f"user {user} has no {right} permission on {resource}", f'Grant it (GRANT {right} ON {resource} TO "{user}")'
+        f"user {user} has no {right} permission on {resource}",
+        f'Grant it (GRANT {right} ON {resource} TO "{user}")',
     )

@@ -50,7 +50,9 @@ def versions(uuids: Uuids) -> Uuids:
 
 
 def ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
-    """Return the ticks (100 ns) since 1970 of each UUID, as timeuuid.ticks does; meaningless unless its version is 1."""
+    """Return the ticks (100 ns) since 1970 of each UUID, as timeuuid.ticks does; meaningless unless its
+    version is 1.
+    """
     halves = np.ascontiguousarray(uuids).view(">u8").astype(np.uint64)[:, 0]
     low, middle, high = halves >> 32, halves >> 16 & 0xFFFF, halves & 0x0FFF
     return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-# Bytes of one write to a server that reports no setting: half of commitlog_segment_size, which is 32 MiB by default.
+# Bytes of one write to a server that reports no setting: half of commitlog_segment_size, which is 32 MiB by
+# default.
 DEFAULT_BYTES = 16 * 1024**2
 # Bytes of a mutation and its message in addition to the values: names, lengths, times, the rest of the key.
 BESIDE_VALUES = 64 * 1024
@@ -22,19 +23,24 @@ def largest_write(settings: Mapping[str, str | None]) -> int:
     """Return the number of bytes that a server takes in one write.
 
     Args:
-        settings: rows of system_views.settings: names and values as Cassandra 4.0 has them (`…_in_kb`) or later ones (`16MiB`).
+        settings: rows of system_views.settings: names and values as Cassandra 4.0 has them (`…_in_kb`) or
+            later ones (`16MiB`).
     """
     segment = _bytes(settings, "commitlog_segment_size", "commitlog_segment_size_in_mb", 1024**2)
     mutation = _bytes(settings, "max_mutation_size", "max_mutation_size_in_kb", 1024) or (
         segment // 2 if segment else DEFAULT_BYTES
     )
-    frame = _bytes(settings, "native_transport_max_frame_size", "native_transport_max_frame_size_in_mb", 1024**2)
+    frame = _bytes(
+        settings, "native_transport_max_frame_size", "native_transport_max_frame_size_in_mb", 1024**2
+    )
     message = _bytes(settings, "native_transport_max_message_size", "", 1)
     return min(size for size in (mutation, frame, message) if size)
 
 
 def _bytes(settings: Mapping[str, str | None], name: str, earlier: str, unit: int) -> int | None:
-    """Return a size in bytes from the settings: `name`, or `earlier`, which counts in `unit`; None: neither is set."""
+    """Return a size in bytes from the settings: `name`, or `earlier`, which counts in `unit`; None: neither
+    is set.
+    """
     if size := _SIZE.fullmatch(settings.get(name) or ""):
         return int(size[1]) * _UNITS[size[2]] or None
     told = settings.get(earlier) or ""

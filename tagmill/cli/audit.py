@@ -31,12 +31,21 @@ SHOWN_BUCKETS = 20
 @one_line_errors
 def audit(
     pipeline: Pipeline,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be given several times.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only this tag; may be given several times.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")
+    ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend the view, deliver what is missing or wrong, and audit again; asks first.")
+        bool,
+        typer.Option(
+            "--repair", help="Mend the view, deliver what is missing or wrong, and audit again; asks first."
+        ),
     ] = False,
-    why: Annotated[str | None, typer.Option("--why", help="With --repair: the reason; it is recorded in the ledger.")] = None,
+    why: Annotated[
+        str | None, typer.Option("--why", help="With --repair: the reason; it is recorded in the ledger.")
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
@@ -57,11 +66,21 @@ def audit(
         raise typer.BadParameter("--repair needs --why, and is for all tags of the pipeline")
     if repair:
         confirm(f"Repair what an audit of pipeline {pipeline} finds, in tag_views and in ClickHouse?", yes)
-    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill audit {pipeline}") as spark:
+    with (
+        telling(pipeline, "starting Spark") as tell,
+        spark_session(configured, f"tagmill audit {pipeline}") as spark,
+    ):
         owner, repairs = this_process(), list[Any]()
         if repair:
             made, repairs = audit_and_repair(
-                configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell, despite_views=despite_views
+                configured,
+                pipeline,
+                spark=spark,
+                owner=owner,
+                who=person(),
+                why=str(why),
+                tell=tell,
+                despite_views=despite_views,
             )
         else:
             made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
@@ -92,7 +111,12 @@ def _show(made: Any) -> None:
         out.print(f"warning: {warning}", markup=False)
     if made.buckets:
         shown = made.buckets[:SHOWN_BUCKETS]
-        show([_line(line) for line in shown], BUCKET_COLUMNS, as_json=False, title="The first buckets with findings:")
+        show(
+            [_line(line) for line in shown],
+            BUCKET_COLUMNS,
+            as_json=False,
+            title="The first buckets with findings:",
+        )
     if made.named:
         rows = [{**named.model_dump(), "kind": named.kind.value} for named in made.named]
         show(rows, FINDING_COLUMNS, as_json=False, title="The first findings of each kind:")
@@ -107,7 +131,9 @@ def _line(line: Any) -> dict[str, Any]:
 @one_line_errors
 def audits(
     pipeline: MaybePipeline = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the ledger's audits, the newest first."""
@@ -118,12 +144,31 @@ def audits(
     with Ledger(configured.cassandra) as ledger:
         rows = [
             {
-                "pipeline": name, "audit": row.audit, "state": row.state.value, "agrees": row.agrees, "journal": row.journal_rows,
-                "view": row.view_rows, "clickhouse": row.clickhouse_rows, "started_at": row.started_at, "done_at": row.done_at,
-                "findings": in_words(row.findings), "docs": row.docs,
+                "pipeline": name,
+                "audit": row.audit,
+                "state": row.state.value,
+                "agrees": row.agrees,
+                "journal": row.journal_rows,
+                "view": row.view_rows,
+                "clickhouse": row.clickhouse_rows,
+                "started_at": row.started_at,
+                "done_at": row.done_at,
+                "findings": in_words(row.findings),
+                "docs": row.docs,
             }
             for name in tag_view_pipelines(configured, pipeline)
             for row in Audits(ledger.cassandra, configured.cassandra.ledger_keyspace, name).newest(limit)
-        ]  # fmt: skip
-    columns = ("pipeline", "audit", "state", "agrees", "journal", "view", "clickhouse", "started_at", "done_at", "findings")
+        ]
+    columns = (
+        "pipeline",
+        "audit",
+        "state",
+        "agrees",
+        "journal",
+        "view",
+        "clickhouse",
+        "started_at",
+        "done_at",
+        "findings",
+    )
     show(rows, columns, as_json=as_json)

@@ -30,7 +30,9 @@ def list_letters(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List where each dead letter came from and why it could not be read; --json adds its bytes (in hexadecimal)."""
+    """List where each dead letter came from and why it could not be read; --json adds its bytes (in
+    hexadecimal).
+    """
     from tagmill.cassandra.client import Cassandra
     from tagmill.ledger.dead_letters import DeadLetters
 
@@ -52,9 +54,14 @@ def _row(one: "DeadLetter") -> dict[str, Any]:
     record = one.record
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     return {
-        "topic": record.topic, "partition": record.partition, "offset": record.offset, "timestamp": record.timestamp, "key": key,
-        "bytes": len(record.value or b""), "reason": one.reason,
-    }  # fmt: skip
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": key,
+        "bytes": len(record.value or b""),
+        "reason": one.reason,
+    }
 
 
 def _print_all(found: "Iterable[DeadLetter]") -> None:
@@ -70,13 +77,16 @@ def _print_all(found: "Iterable[DeadLetter]") -> None:
 @app.command()
 @one_line_errors
 def replay(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Read a topic's dead letters again, as it is configured now, and deliver those that can be read; the others stay."""
+    """Read a topic's dead letters again, as it is configured now, and deliver those that can be read; the
+    others stay.
+    """
     from tagmill.cli import topics
 
     configured = settings()
     if pipeline in configured.kafka_journals:
         raise ConfigurationError(
-            f"{pipeline} is a Kafka Journal: what came behind a record that could not be read was replicated without it, and it can't be "
+            f"{pipeline} is a Kafka Journal: what came behind a record that could not be read was "
+            "replicated without it, and it can't be "
             "put in front any more. Nothing was done"
         )
     runs = topics.deliver(configured, pipeline, letters=True)

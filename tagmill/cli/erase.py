@@ -31,20 +31,29 @@ def erase(
         list[str] | None, typer.Option("--persistence-id", help="This one; may be given several times.")
     ] = None,
     persistence_ids: Annotated[
-        Path | None, typer.Option("--persistence-ids", exists=True, dir_okay=False, help="Those in this file, one a line.")
+        Path | None,
+        typer.Option(
+            "--persistence-ids", exists=True, dir_okay=False, help="Those in this file, one a line."
+        ),
     ] = None,
     why: Annotated[
-        str, typer.Option("--why", help="The reason; it is recorded in the ledger. Don't name the persistence id.")
+        str,
+        typer.Option(
+            "--why", help="The reason; it is recorded in the ledger. Don't name the persistence id."
+        ),
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Erase persistence ids everywhere: journal, snapshots, views, sealed files, ClickHouse, ledger. Asks first.
+    """Erase persistence ids everywhere: journal, snapshots, views, sealed files, ClickHouse, ledger.
 
-    Erases them in all pipelines on the journal, delivered or not. Their actors must not be running. It can't be undone. Safe to stop and
-    to start again at any moment; without persistence ids it finishes an unfinished erasure.
+    Asks first.
+
+    Erases them in all pipelines on the journal, delivered or not. Their actors must not be running. It can't
+    be undone. Safe to stop and to start again at any moment; without persistence ids it finishes an
+    unfinished erasure.
     """
     from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process
@@ -57,7 +66,11 @@ def erase(
     configured = settings()
     keyspace = configured.pipeline(pipeline).keyspace
     if not dry_run:
-        which = "ALL that there is of these persistence ids" if named else "what an erasure that is not finished was to erase"
+        which = (
+            "ALL that there is of these persistence ids"
+            if named
+            else "what an erasure that is not finished was to erase"
+        )
         confirm(f"Erase {which} of journal {keyspace}, everywhere and for good?", yes)
     with telling(pipeline, "erasing") as tell:
         done = erase_ids(
@@ -80,7 +93,9 @@ def erase(
 @one_line_errors
 def erasures(
     pipeline: MaybePipeline = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many lines a journal, the newest first.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many lines a journal, the newest first.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List what was erased, when, by whom and why, the newest first."""
@@ -88,17 +103,38 @@ def erasures(
     from tagmill.ledger.runs import Ledger
 
     configured = settings()
-    journals = dict.fromkeys(configured.pipeline(name).keyspace for name in tag_view_pipelines(configured, pipeline))
+    journals = dict.fromkeys(
+        configured.pipeline(name).keyspace for name in tag_view_pipelines(configured, pipeline)
+    )
     rows = []
     with Ledger(configured.cassandra) as ledger:
         for journal in journals:
-            for row in Erasures(ledger.cassandra, configured.cassandra.ledger_keyspace, journal).newest(limit):
-                counts = row.counts if as_json else ", ".join(f"{count} {place}" for place, count in row.counts.items() if count)
+            for row in Erasures(ledger.cassandra, configured.cassandra.ledger_keyspace, journal).newest(
+                limit
+            ):
+                counts = (
+                    row.counts
+                    if as_json
+                    else ", ".join(f"{count} {place}" for place, count in row.counts.items() if count)
+                )
                 rows.append(
-                    {"journal": journal, "erasure": row.erasure, "state": row.state.value, "persistence_ids": row.persistence_ids,
-                     "who": row.who, "why": row.why, "begun_at": row.begun_at, "done_at": row.done_at, "counts": counts}
-                )  # fmt: skip
-    show(rows, ("journal", "erasure", "state", "persistence_ids", "who", "why", "begun_at", "done_at", "counts"), as_json=as_json)
+                    {
+                        "journal": journal,
+                        "erasure": row.erasure,
+                        "state": row.state.value,
+                        "persistence_ids": row.persistence_ids,
+                        "who": row.who,
+                        "why": row.why,
+                        "begun_at": row.begun_at,
+                        "done_at": row.done_at,
+                        "counts": counts,
+                    }
+                )
+    show(
+        rows,
+        ("journal", "erasure", "state", "persistence_ids", "who", "why", "begun_at", "done_at", "counts"),
+        as_json=as_json,
+    )
 
 
 def _show(done: dict[str, Any]) -> None:

@@ -15,19 +15,33 @@ if TYPE_CHECKING:
 
     from tagmill.queries import ReadJournal
 
-SHOWN = ("persistence_id", "sequence_nr", "tag_pid_sequence_nr", "event_time", "offset", "ser_manifest", "event")
+SHOWN = (
+    "persistence_id",
+    "sequence_nr",
+    "tag_pid_sequence_nr",
+    "event_time",
+    "offset",
+    "ser_manifest",
+    "event",
+)
 
 
 @one_line_errors
 def events(
     pipeline: Pipeline,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Events with this tag, in order of offset.")] = None,
-    persistence_id: Annotated[str | None, typer.Option("--persistence-id", help="Events of this one, by sequence_nr.")] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", "-t", help="Events with this tag, in order of offset.")
+    ] = None,
+    persistence_id: Annotated[
+        str | None, typer.Option("--persistence-id", help="Events of this one, by sequence_nr.")
+    ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", help="Behind this offset, or from this moment or sequence_nr on.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON an event instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A line of JSON an event instead of a table.")
+    ] = False,
 ) -> None:
     """Show events in the plugin's order, gaps or not. Give one of --tag and --persistence-id."""
     from tagmill.queries import ReadJournal
@@ -38,10 +52,16 @@ def events(
         raise TerminalError("give one of --tag and --persistence-id. Nothing was read")
     configured = settings()
     configured.pipeline(pipeline)
-    with telling(pipeline, "starting Spark"), spark_session(configured, f"tagmill events {pipeline}") as spark:
+    with (
+        telling(pipeline, "starting Spark"),
+        spark_session(configured, f"tagmill events {pipeline}") as spark,
+    ):
         journal = ReadJournal(spark, configured, pipeline)
         with explained(journal.where, "Nothing was shown"):
-            rows = [_plain(row.asDict()) for row in _events(journal, tag, persistence_id, begin).limit(limit).collect()]
+            rows = [
+                _plain(row.asDict())
+                for row in _events(journal, tag, persistence_id, begin).limit(limit).collect()
+            ]
     if as_json:
         for row in rows:
             print(json.dumps(row, default=str, ensure_ascii=False))
@@ -49,7 +69,9 @@ def events(
         show(rows, [name for name in SHOWN if not rows or name in rows[0]], as_json=False)
 
 
-def _events(journal: "ReadJournal", tag: str | None, persistence_id: str | None, begin: str | None) -> "DataFrame":
+def _events(
+    journal: "ReadJournal", tag: str | None, persistence_id: str | None, begin: str | None
+) -> "DataFrame":
     if tag is not None:
         return journal.current_events_by_tag(tag, begin, gaps="keep")
     if begin is not None and not begin.isdecimal():

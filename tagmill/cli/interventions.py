@@ -1,4 +1,5 @@
-"""Commands that change the ledger by hand: `holds close`, `progress rebase` and `restart`, `batches resend` and `withdraw`.
+"""Commands that change the ledger by hand: `holds close`, `progress rebase` and `restart`, `batches resend`
+and `withdraw`.
 
 Each says what it does, and records why.
 """
@@ -10,11 +11,25 @@ import typer
 
 from tagmill.cli import status
 from tagmill.cli.run import interventions, release, ways_out
-from tagmill.cli.shared import AsJson, DespiteViews, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
+from tagmill.cli.shared import (
+    AsJson,
+    DespiteViews,
+    MaybePipeline,
+    Pipeline,
+    Why,
+    Yes,
+    confirm,
+    one_line_errors,
+    out,
+)
 
-holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
+holds = typer.Typer(
+    help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True
+)
 progress = typer.Typer(help="Progress after a view was renumbered.", no_args_is_help=True)
-batches = typer.Typer(help="Batches (without a command: list them); send one again, withdraw one.", invoke_without_command=True)
+batches = typer.Typer(
+    help="Batches (without a command: list them); send one again, withdraw one.", invoke_without_command=True
+)
 
 Tag = Annotated[str, typer.Option("--tag", help="The tag.")]
 Run = Annotated[int, typer.Option(min=1, help="The run that sealed the batch.")]
@@ -30,8 +45,13 @@ def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: 
 
 @holds.command("close")
 @one_line_errors
-def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
-    """Give up the missing numbers of a hold: the next run delivers what is behind them. Numbers that turn up later come flagged late."""
+def close_hold(
+    pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False
+) -> None:
+    """Give up the missing numbers of a hold: the next run delivers what is behind them.
+
+    Numbers that turn up later come flagged late.
+    """
     confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
     out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
 
@@ -39,7 +59,9 @@ def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why:
 @holds.command("release")
 @one_line_errors
 def release_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why) -> None:
-    """Judge a persistence_id that `run give-up --set-apart` holds again: the next run delivers what can be delivered of it."""
+    """Judge a persistence_id that `run give-up --set-apart` holds again: the next run delivers what can be
+    delivered of it.
+    """
     out.print(release(pipeline, why, tag, persistence_id), markup=False)
 
 
@@ -50,11 +72,15 @@ def rebase(
     tag: Tag,
     persistence_id: PersistenceId,
     why: Why,
-    number: Annotated[int | None, typer.Option(min=1, help="The number that the last delivered event has now.")] = None,
+    number: Annotated[
+        int | None, typer.Option(min=1, help="The number that the last delivered event has now.")
+    ] = None,
     sequence_nr: Annotated[int | None, typer.Option(min=1, help="Its sequence_nr.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Continue a persistence_id of a renumbered view behind its last delivered event, under its new number (looked up by sequence_nr)."""
+    """Continue a persistence_id of a renumbered view behind its last delivered event, under its new number
+    (looked up by sequence_nr).
+    """
     if (number is None) != (sequence_nr is None):
         raise typer.BadParameter("give both --number and --sequence-nr, or neither")
     confirm(f"Rebase the progress of {persistence_id!r}, tag {tag!r}?", yes)
@@ -64,7 +90,10 @@ def rebase(
 @progress.command("restart")
 @one_line_errors
 def restart(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
-    """Deliver the new life of a persistence id, whose numbers began again, from number 1 on. ClickHouse keeps the earlier life."""
+    """Deliver the new life of a persistence id, whose numbers began again, from number 1 on.
+
+    ClickHouse keeps the earlier life.
+    """
     confirm(f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?", yes)
     out.print(interventions(pipeline, why).restart(tag, persistence_id), markup=False)
 
@@ -80,7 +109,14 @@ def list_batches(
 
 @batches.command("resend")
 @one_line_errors
-def resend(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False) -> None:
+def resend(
+    batch_id: UUID,
+    pipeline: Pipeline,
+    run: Run,
+    why: Why,
+    yes: Yes = False,
+    despite_views: DespiteViews = False,
+) -> None:
     """Remove a batch's rows from ClickHouse and push the sealed bytes again, under the next generation."""
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
     out.print(ways_out(pipeline, why, despite_views=despite_views).resend(batch_id, run), markup=False)
@@ -89,16 +125,27 @@ def resend(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = Fa
 @batches.command("withdraw")
 @one_line_errors
 def withdraw(
-    batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False
+    batch_id: UUID,
+    pipeline: Pipeline,
+    run: Run,
+    why: Why,
+    yes: Yes = False,
+    despite_views: DespiteViews = False,
 ) -> None:
-    """Remove a batch from ClickHouse for good and note its events as undelivered; read again, they are delivered, flagged late."""
-    confirm(f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes)
+    """Remove a batch from ClickHouse for good and note its events as undelivered; read again, they are
+    delivered, flagged late.
+    """
+    confirm(
+        f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes
+    )
     out.print(interventions(pipeline, why, despite_views=despite_views).withdraw(batch_id, run), markup=False)
 
 
 @batches.command("accept")
 @one_line_errors
 def accept(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False) -> None:
-    """Record that the views on the destination have a batch whose insert ended with an error: they had it, or you completed them."""
+    """Record that the views on the destination have a batch whose insert ended with an error: they had it, or
+    you completed them.
+    """
     confirm(f"Do all views that depend on the destination of {pipeline} have batch {batch_id}?", yes)
     out.print(ways_out(pipeline, why).accept(batch_id, run), markup=False)

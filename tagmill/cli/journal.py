@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, err, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import (
+    AsJson,
+    Pipeline,
+    Yes,
+    confirm,
+    err,
+    one_line_errors,
+    out,
+    settings,
+    show,
+    telling,
+)
 from tagmill.domain.identifiers import quoted
 
 app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
@@ -26,48 +37,77 @@ def clean(
         list[str] | None, typer.Option("--persistence-id", help="Of this one; may be given several times.")
     ] = None,
     persistence_ids: Annotated[
-        Path | None, typer.Option("--persistence-ids", exists=True, dir_okay=False, help="Of those in this file, one a line.")
+        Path | None,
+        typer.Option(
+            "--persistence-ids", exists=True, dir_okay=False, help="Of those in this file, one a line."
+        ),
     ] = None,
-    to: Annotated[int | None, typer.Option("--to", min=1, help="Delete events up to this sequence_nr.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Delete events up to this sequence_nr.")
+    ] = None,
     before_snapshot: Annotated[
-        bool, typer.Option("--before-snapshot", help="Delete events up to the oldest snapshot that is kept, and older snapshots.")
+        bool,
+        typer.Option(
+            "--before-snapshot",
+            help="Delete events up to the oldest snapshot that is kept, and older snapshots.",
+        ),
     ] = False,
-    snapshots: Annotated[bool, typer.Option("--snapshots", help="Delete snapshots only, but for those that are kept.")] = False,
+    snapshots: Annotated[
+        bool, typer.Option("--snapshots", help="Delete snapshots only, but for those that are kept.")
+    ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Delete all events and all snapshots. Their actors must not be running.")
+        bool,
+        typer.Option("--all", help="Delete all events and all snapshots. Their actors must not be running."),
     ] = False,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Snapshots of each that are kept at least.")] = 1,
     keep_newer_than: Annotated[
         datetime | None,
         typer.Option(
-            "--keep-newer-than", help="Keep newer snapshots than this, too. UTC.", formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
+            "--keep-newer-than",
+            help="Keep newer snapshots than this, too. UTC.",
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
         ),
     ] = None,
     never_again: Annotated[
-        bool, typer.Option("--never-again", help="With --all: their names go, too; they must never be used again.")
+        bool,
+        typer.Option("--never-again", help="With --all: their names go, too; they must never be used again."),
     ] = False,
-    views: Annotated[bool, typer.Option("--views", help="Delete the rows of tag_views of the events that go.")] = False,
+    views: Annotated[
+        bool, typer.Option("--views", help="Delete the rows of tag_views of the events that go.")
+    ] = False,
     force_undelivered: Annotated[
-        bool, typer.Option("--force-undelivered", help="Delete events that a pipeline has not delivered, too.")
+        bool,
+        typer.Option("--force-undelivered", help="Delete events that a pipeline has not delivered, too."),
     ] = False,
     force_unread: Annotated[
-        bool, typer.Option("--force-unread", help="With --views: delete rows that runs or other readers may still read, too.")
+        bool,
+        typer.Option(
+            "--force-unread", help="With --views: delete rows that runs or other readers may still read, too."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete events and snapshots of persistence ids that are named, as the plugin's Cleanup does. Asks first.
+    """Delete events and snapshots of persistence ids that are named, as the plugin's Cleanup does.
 
-    Give exactly one of --to, --before-snapshot, --snapshots and --all. A persistence id with undelivered events is left as it is, and the
-    exit status is 3 then. While the actor runs, all but --all is safe. Safe to stop and to start again at any moment.
+    Asks first.
+
+    Give exactly one of --to, --before-snapshot, --snapshots and --all. A persistence id with undelivered
+    events is left as it is, and the exit status is 3 then. While the actor runs, all but --all is safe. Safe
+    to stop and to start again at any moment.
     """
     from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.journal_cleanup.clean import clean as clean_journal
     from tagmill.maintenance.journal_cleanup.model import Wanted, What
 
-    chosen = {What.TO: to is not None, What.BEFORE_SNAPSHOT: before_snapshot, What.SNAPSHOTS: snapshots, What.ALL: everything}
+    chosen = {
+        What.TO: to is not None,
+        What.BEFORE_SNAPSHOT: before_snapshot,
+        What.SNAPSHOTS: snapshots,
+        What.ALL: everything,
+    }
     named = [what for what, is_wanted in chosen.items() if is_wanted]
     if len(named) != 1:
         raise typer.BadParameter("give exactly one of --to, --before-snapshot, --snapshots and --all")
@@ -81,7 +121,9 @@ def clean(
     if not dry_run:
         confirm(_question(configured.pipeline(pipeline).keyspace, wanted), yes)
     with telling(pipeline, "cleaning the journal") as tell:
-        done = clean_journal(configured, pipeline, ids, wanted, owner=this_process(), delete=not dry_run, tell=tell)
+        done = clean_journal(
+            configured, pipeline, ids, wanted, owner=this_process(), delete=not dry_run, tell=tell
+        )
     if as_json:
         print(json.dumps(done, default=str))
     else:
@@ -93,7 +135,8 @@ def clean(
 def _question(keyspace: str, wanted: Any) -> str:
     what = {
         "to": f"Delete events up to sequence_nr {wanted.to} of these persistence ids",
-        "before_snapshot": "Delete events and snapshots before the oldest snapshot that is kept of these persistence ids",
+        "before_snapshot": "Delete events and snapshots before the oldest snapshot that is kept of these "
+        "persistence ids",
         "snapshots": "Delete old snapshots of these persistence ids",
         "all": "Delete ALL events and snapshots of these persistence ids, none of whose actors is running,",
     }[wanted.what.value]
@@ -108,11 +151,18 @@ def _question(keyspace: str, wanted: Any) -> str:
 def _show(done: dict[str, Any]) -> None:
     if done["refusals"]:
         columns = ("persistence_id", "tag", "reason", "text")
-        show(done["refusals"], columns, as_json=False, title="The first that were refused, and left as they are:")
+        show(
+            done["refusals"],
+            columns,
+            as_json=False,
+            title="The first that were refused, and left as they are:",
+        )
     if done["unknown_ids"]:
         out.print(f"not in the journal: {quoted(done['unknown_ids'], done['unknown'])}", markup=False)
     for warning in done["warnings"]:
         out.print(f"warning: {warning}", markup=False)
     out.print(done["message"], markup=False)
     if done["refused"]:
-        err.print(f"{done['refused']} of {done['persistence_ids']} persistence ids were refused", markup=False)
+        err.print(
+            f"{done['refused']} of {done['persistence_ids']} persistence ids were refused", markup=False
+        )

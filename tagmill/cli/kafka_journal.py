@@ -1,4 +1,6 @@
-"""`tagmill kafka-journal`: replicate a Kafka Journal's topics to Cassandra, purge expired ids, show one id."""
+"""`tagmill kafka-journal`: replicate a Kafka Journal's topics to Cassandra, purge expired ids, show one
+id.
+"""
 
 import json
 from datetime import datetime
@@ -17,17 +19,25 @@ app = typer.Typer(help="Kafka Journal: replicate its topics to Cassandra.", no_a
 def replicate(
     pipeline: Pipeline,
     accept_lost: Annotated[
-        bool, typer.Option("--accept-lost", help="Go on although records are gone from Kafka that were never replicated.")
+        bool,
+        typer.Option(
+            "--accept-lost", help="Go on although records are gone from Kafka that were never replicated."
+        ),
     ] = False,
     write_after: Annotated[
         datetime | None,
         typer.Option(
-            "--write-after", help="Write with times later than this (UTC), where another clock was ahead.", formats=MOMENTS
+            "--write-after",
+            help="Write with times later than this (UTC), where another clock was ahead.",
+            formats=MOMENTS,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replicate everything that is in the topics now to journal, metajournal and pointer2. Safe to stop and to start again."""
+    """Replicate everything that is in the topics now to journal, metajournal and pointer2.
+
+    Safe to stop and to start again.
+    """
     from tagmill.kafka_journal.replicate import replicate as library
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import session_when_asked
@@ -38,7 +48,13 @@ def replicate(
         session_when_asked(configured, f"tagmill replicate {pipeline}") as spark,
     ):
         done = library(
-            configured, pipeline, owner=this_process(), spark=spark, accept_lost=accept_lost, write_after=write_after, tell=tell
+            configured,
+            pipeline,
+            owner=this_process(),
+            spark=spark,
+            accept_lost=accept_lost,
+            write_after=write_after,
+            tell=tell,
         )
     if as_json:
         print(done.model_dump_json())
@@ -53,7 +69,9 @@ def replicate(
 @app.command()
 @one_line_errors
 def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Show how far each partition is replicated, how many records wait, and what the next replication will stop at."""
+    """Show how far each partition is replicated, how many records wait, and what the next replication will
+    stop at.
+    """
     from tagmill.kafka_journal.replicate import status as library
 
     found = library(settings(), pipeline)
@@ -70,13 +88,19 @@ def purge_expired(
     pipeline: Pipeline,
     until: Annotated[
         datetime | None,
-        typer.Option("--until", help="Ids that expire on this day or before; default today, UTC.", formats=["%Y-%m-%d"]),
+        typer.Option(
+            "--until", help="Ids that expire on this day or before; default today, UTC.", formats=["%Y-%m-%d"]
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and name some, and publish nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count and name some, and publish nothing.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a Purge action to Kafka for every id that has expired; the next replication deletes them, as every reader does."""
+    """Publish a Purge action to Kafka for every id that has expired; the next replication deletes them, as
+    every reader does.
+    """
     from tagmill.kafka_journal.purge import purge_expired as library
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import session_when_asked
@@ -85,7 +109,10 @@ def purge_expired(
     configured.kafka_journal(pipeline)
     if not dry_run:
         confirm(f"Purge all ids of {pipeline} that have expired, for good?", yes)
-    with telling(pipeline, "looking") as tell, session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark:
+    with (
+        telling(pipeline, "looking") as tell,
+        session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark,
+    ):
         done = library(
             configured,
             pipeline,
@@ -110,11 +137,16 @@ def head(
     key: Annotated[str, typer.Argument(metavar="ID", help="An id of the journal (its key in Kafka).")],
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many events.")] = 100,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="Look for events no longer than this, where sequence numbers skip far.")
+        float,
+        typer.Option(
+            "--seconds", min=0, help="Look for events no longer than this, where sequence numbers skip far."
+        ),
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Show an id as its readers see it now: seq_nr, delete_to and events, from Cassandra and, if not replicated yet, from Kafka."""
+    """Show an id as its readers see it now: seq_nr, delete_to and events, from Cassandra and, if not
+    replicated yet, from Kafka.
+    """
     from tagmill.kafka_journal.head import heads
 
     found = heads(settings(), pipeline, key, most=limit, seconds=seconds)
@@ -137,7 +169,8 @@ def head(
         )
     for one in (one for one in found if one.looked_to is not None):
         out.print(
-            f"{one.topic}: sequence numbers skip, and after {seconds:g} s Cassandra's events were looked for up to {one.looked_to}. "
+            f"{one.topic}: sequence numbers skip, and after {seconds:g} s Cassandra's events were looked "
+            f"for up to {one.looked_to}. "
             f"Those between that and {one.seq_nr} are not shown: --seconds",
             markup=False,
         )

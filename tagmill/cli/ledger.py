@@ -6,19 +6,26 @@ import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, one_line_errors, out, person, settings
 
-app = typer.Typer(help="The ledger: bring it forward after its rows were restored or lost.", no_args_is_help=True)
+app = typer.Typer(
+    help="The ledger: bring it forward after its rows were restored or lost.", no_args_is_help=True
+)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what was found, and change nothing.")]
 
 
 @app.command("accept-journal")
 @one_line_errors
 def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Continue with tables that were created again and hold the same events, from a backup. Not for a new life of the journal."""
+    """Continue with tables that were created again and hold the same events, from a backup.
+
+    Not for a new life of the journal.
+    """
     from tagmill.delivery.tag_views.interventions import Interventions
     from tagmill.ledger.lease import this_process
 
     confirm(f"Do the journal's tables hold the events that pipeline {pipeline} has delivered?", yes)
-    out.print(Interventions(settings(), pipeline, this_process(), person(), why).accept_journal(), markup=False)
+    out.print(
+        Interventions(settings(), pipeline, this_process(), person(), why).accept_journal(), markup=False
+    )
 
 
 @app.command()
@@ -30,7 +37,10 @@ def restore(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the ledger forward to what ClickHouse has, and above rows that another program wrote. Safe to stop and start again."""
+    """Bring the ledger forward to what ClickHouse has, and above rows that another program wrote.
+
+    Safe to stop and start again.
+    """
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.ledger_restore.restore import Restoring
     from tagmill.spark.session import session_when_asked

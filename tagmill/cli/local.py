@@ -18,17 +18,27 @@ import tagmill
 from tagmill.errors import ConfigurationError, TagmillError
 
 app = typer.Typer(
-    help="The one-machine stack: real Cassandra and Kafka, the ClickHouse engine, Airflow standalone.", no_args_is_help=True
+    help="The one-machine stack: real Cassandra and Kafka, the ClickHouse engine, Airflow standalone.",
+    no_args_is_help=True,
 )
 console = Console(highlight=False, soft_wrap=True)
 
-Home = Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")]
-Parts = Annotated[
-    list[str] | None, typer.Option("--part", help="cassandra, clickhouse, kafka or airflow; may be repeated. Default: all.")
+Home = Annotated[
+    Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")
 ]
-CassandraPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")]
-ClickHousePort = Annotated[int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")]
-KafkaPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Clients' port; another is 10000 higher.")]
+Parts = Annotated[
+    list[str] | None,
+    typer.Option("--part", help="cassandra, clickhouse, kafka or airflow; may be repeated. Default: all."),
+]
+CassandraPort = Annotated[
+    int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")
+]
+ClickHousePort = Annotated[
+    int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")
+]
+KafkaPort = Annotated[
+    int | None, typer.Option(min=1024, max=65535, help="Clients' port; another is 10000 higher.")
+]
 AirflowPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Port of UI and REST.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
@@ -45,14 +55,22 @@ def up(
     """Start the stack; it keeps running until `tagmill local down`."""
     with _one_line():
         places = _local("places").resolve(
-            home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "kafka": kafka_port, "airflow": airflow_port}
+            home,
+            {
+                "cassandra": cassandra_port,
+                "clickhouse": clickhouse_port,
+                "kafka": kafka_port,
+                "airflow": airflow_port,
+            },
         )
         stack = _local("stack").Stack(places)
         with _interruptible():
             stack.up(part or (), console.print)
         for chosen in stack.parts(part or ()):
             console.print(f"{chosen.name}: {chosen.where()}")
-        console.print(f"configuration: {places.config}\nstop: tagmill local down" + (f" --home {home}" if home else ""))
+        console.print(
+            f"configuration: {places.config}\nstop: tagmill local down" + (f" --home {home}" if home else "")
+        )
 
 
 @app.command()
@@ -101,7 +119,8 @@ def _local(module: str) -> Any:
     root = Path(tagmill.__file__).resolve().parents[1]
     if not (root / "local" / "stack.py").is_file():
         raise ConfigurationError(
-            "`tagmill local` needs a checkout of the project (the folder `local`), this Tagmill is an installed package"
+            "`tagmill local` needs a checkout of the project (the folder `local`), this Tagmill is an "
+            "installed package"
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
@@ -117,7 +136,9 @@ def _local(module: str) -> Any:
 def _table(found: list[Any]) -> Table:
     table = Table("part", "state", "pid", "where")
     for part in found:
-        table.add_row(part.part, "[green]up[/]" if part.up else "[red]down[/]", str(part.pid or "-"), part.where)
+        table.add_row(
+            part.part, "[green]up[/]" if part.up else "[red]down[/]", str(part.pid or "-"), part.where
+        )
     return table
 
 
@@ -140,7 +161,9 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """End the command with one line on stderr and an exit code for Ctrl-C, a TagmillError or an OSError, without a trace."""
+    """End the command with one line on stderr and an exit code for Ctrl-C, a TagmillError or an OSError,
+    without a trace.
+    """
     try:
         yield
     except KeyboardInterrupt:

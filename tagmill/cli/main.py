@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import (  # fmt: skip
+from tagmill.cli import (
     audit,
     cleanup,
     deadletters,
@@ -61,8 +61,12 @@ app.command()(events.events)
 
 @app.callback()
 def configure(
-    config: Annotated[Path | None, typer.Option(help="Configuration file; default $TAGMILL_CONFIG, else ./tagmill.toml.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the steps do, as JSON lines on stderr.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; default $TAGMILL_CONFIG, else ./tagmill.toml.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what the steps do, as JSON lines on stderr.")
+    ] = False,
 ) -> None:
     """Apply the options that all commands share."""
     shared.config_file[0] = config
@@ -78,7 +82,9 @@ def version() -> None:
 @schema.command("apply")
 @one_line_errors
 def apply_schema() -> None:
-    """Create what is missing: the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, new columns of topics."""
+    """Create what is missing: the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, new
+    columns of topics.
+    """
     from tagmill.delivery.topics import destination_table
     from tagmill.ledger import schema as tables
 
@@ -91,7 +97,9 @@ def apply_schema() -> None:
 @schema.command("diff")
 @one_line_errors
 def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Show what `schema apply` would change of a topic's table, and which fields of its schema files no column holds."""
+    """Show what `schema apply` would change of a topic's table, and which fields of its schema files no
+    column holds.
+    """
     from tagmill.delivery.topics.destination_table import diff
 
     found = diff(settings(), pipeline)

@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 Steps = Annotated[
     list[Step] | None,
     typer.Option(
-        "--step", help="Only this one; may be given several times. Else all, but tags only if you say who may not write."
+        "--step",
+        help="Only this one; may be given several times. Else all, but tags only if you say who may not "
+        "write.",
     ),
 ]
 SnapshotKeyspace = Annotated[
-    str | None, typer.Option("--snapshot-keyspace", help="Where the table snapshots is, if not in the journal's keyspace.")
+    str | None,
+    typer.Option(
+        "--snapshot-keyspace", help="Where the table snapshots is, if not in the journal's keyspace."
+    ),
 ]
 DropOld = Annotated[
     bool,
     typer.Option(
         "--drop-old",
-        help="Afterwards drop the views eventsbytag… and the columns tag1 to tag3 and message, if nothing needs them. No way back.",
+        help="Afterwards drop the views eventsbytag… and the columns tag1 to tag3 and message, if "
+        "nothing needs them. No way back.",
     ),
 ]
 
@@ -47,16 +53,23 @@ def migrate(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a journal of an older plugin to today's tables, columns and tag views. Safe to stop and to start again at any moment."""
+    """Bring a journal of an older plugin to today's tables, columns and tag views.
+
+    Safe to stop and to start again at any moment.
+    """
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import spark_session
     from tagmill.views.migrate import migrate as migrate_journal
     from tagmill.views.migration_plan import Plan
 
     plan = Plan.of(
-        step or (), named(persistence_id, persistence_ids), offline=offline, drop_old=drop_old,
-        snapshot_keyspace=snapshot_keyspace, dry_run=dry_run,
-    )  # fmt: skip
+        step or (),
+        named(persistence_id, persistence_ids),
+        offline=offline,
+        drop_old=drop_old,
+        snapshot_keyspace=snapshot_keyspace,
+        dry_run=dry_run,
+    )
     configured = settings()
     configured.pipeline(pipeline)
     if not dry_run:
@@ -65,7 +78,9 @@ def migrate(
         spark_session(configured, f"tagmill migrate {pipeline}") if plan.needs_spark else nullcontext()
     )
     with telling(pipeline, "migration") as tell, session as spark:
-        done = migrate_journal(configured, pipeline, plan, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell)
+        done = migrate_journal(
+            configured, pipeline, plan, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell
+        )
     if as_json:
         print(done.model_dump_json())
     else:
@@ -79,11 +94,16 @@ def _question(plan: Plan, pipeline: str) -> str:
 
 def _show(done: MigrationReport) -> None:
     if done.schema_changes:
-        show([line.model_dump() for line in done.schema_changes], ("step", "what", "statement"), as_json=False)
+        show(
+            [line.model_dump() for line in done.schema_changes], ("step", "what", "statement"), as_json=False
+        )
     if done.tags:
         show_view(done.tags)
     if done.dropped:
         show(
-            [line.model_dump() for line in done.dropped], ("what", "statement"), as_json=False, title="Dropped, or to be dropped:"
+            [line.model_dump() for line in done.dropped],
+            ("what", "statement"),
+            as_json=False,
+            title="Dropped, or to be dropped:",
         )
     out.print(done.message, markup=False)

@@ -21,38 +21,68 @@ def rebucket(
     pipeline: Pipeline,
     to: Annotated[BucketSize, typer.Option("--to", help="The bucket size that the view is to have.")],
     table: Annotated[
-        str | None, typer.Option("--table", help="Name of the new table; left out: tag_views_ and the size, in lower case.")
+        str | None,
+        typer.Option(
+            "--table", help="Name of the new table; left out: tag_views_ and the size, in lower case."
+        ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="The application is stopped: copy what came since, verify, and switch.")
+        bool,
+        typer.Option(
+            "--offline", help="The application is stopped: copy what came since, verify, and switch."
+        ),
     ] = False,
     drop_old: Annotated[
-        bool, typer.Option("--drop-old", help="After the switch: drop the old table, if the new one has every row of it.")
+        bool,
+        typer.Option(
+            "--drop-old", help="After the switch: drop the old table, if the new one has every row of it."
+        ),
     ] = False,
-    abandon: Annotated[bool, typer.Option("--abandon", help="Give it up before the switch: drop the new table.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give it up before the switch: drop the new table.")
+    ] = False,
     prefix: Annotated[
-        Prefix | None, typer.Option("--prefix", help="Print the application's settings with this prefix only.")
+        Prefix | None,
+        typer.Option("--prefix", help="Print the application's settings with this prefix only."),
     ] = None,
-    go: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it; without --yes only count and say what would be.")] = False,
+    go: Annotated[
+        bool, typer.Option("--yes/--dry-run", help="Do it; without --yes only count and say what would be.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move the view to a table with another bucket size. A dry run unless --yes; each step may be stopped and run again."""
+    """Move the view to a table with another bucket size.
+
+    A dry run unless --yes; each step may be stopped and run again.
+    """
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import spark_session
     from tagmill.views.rebucket import rebucket as library
 
     if offline + drop_old + abandon > 1:
-        raise typer.BadParameter("--offline, --drop-old and --abandon are steps of their own: give one of them")
+        raise typer.BadParameter(
+            "--offline, --drop-old and --abandon are steps of their own: give one of them"
+        )
     configured, begun = settings(), time.monotonic()
     if abandon:
         done = library.abandon(configured, pipeline, owner=this_process(), dry_run=not go)
     else:
         library.check(configured, pipeline, to, table)
-        with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill rebucket {pipeline}") as spark:
+        with (
+            telling(pipeline, "starting Spark") as tell,
+            spark_session(configured, f"tagmill rebucket {pipeline}") as spark,
+        ):
             done = library.rebucket(
-                configured, pipeline, to=to, owner=this_process(), spark=spark, table=table, offline=offline, drop_old=drop_old,
-                dry_run=not go, tell=tell,
-            )  # fmt: skip
+                configured,
+                pipeline,
+                to=to,
+                owner=this_process(),
+                spark=spark,
+                table=table,
+                offline=offline,
+                drop_old=drop_old,
+                dry_run=not go,
+                tell=tell,
+            )
     done["lines"] = [line for line in done["lines"] if not of_another_prefix(line, prefix)]
     done["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:

@@ -9,7 +9,19 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tagmill.cli import topics
-from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_line_errors, out, person, settings, show
+from tagmill.cli.shared import (
+    AsJson,
+    Pipeline,
+    Why,
+    Yes,
+    confirm,
+    err,
+    one_line_errors,
+    out,
+    person,
+    settings,
+    show,
+)
 from tagmill.cli.verdicts import lines_of
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
@@ -22,19 +34,32 @@ app = typer.Typer(help="Runs: deliver, give up, abandon, void.", no_args_is_help
 def deliver(
     pipeline: Pipeline,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be repeated.")] = None,
-    reread_from: Annotated[str | None, typer.Option(help="Read a range again, from this moment (ISO 8601, UTC).")] = None,
+    reread_from: Annotated[
+        str | None, typer.Option(help="Read a range again, from this moment (ISO 8601, UTC).")
+    ] = None,
     reread_until: Annotated[str | None, typer.Option(help="… until this moment.")] = None,
     accept_lost: Annotated[
         bool,
-        typer.Option("--accept-lost", help="Of a topic: go on although records are gone from Kafka that were never delivered."),
+        typer.Option(
+            "--accept-lost",
+            help="Of a topic: go on although records are gone from Kafka that were never delivered.",
+        ),
     ] = False,
     recreated: Annotated[
-        bool, typer.Option("--recreated", help="Of a topic that was made anew: read the new one from its first record.")
+        bool,
+        typer.Option(
+            "--recreated", help="Of a topic that was made anew: read the new one from its first record."
+        ),
     ] = False,
-    max_runs: Annotated[int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")] = 1000,
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")
+    ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver all that is new, run by run, and finish what was left unfinished. Safe to stop and to start again at any moment."""
+    """Deliver all that is new, run by run, and finish what was left unfinished.
+
+    Safe to stop and to start again at any moment.
+    """
     from tagmill.delivery.tag_views.verification import tag_table
     from tagmill.delivery.topics.status import topic_line
     from tagmill.spark.session import session_when_asked
@@ -46,9 +71,12 @@ def deliver(
     if pipeline in configured.streams:
         if tag or reread:
             raise typer.BadParameter(
-                f"{pipeline} is no pipeline of tag views: what was read once is not read again, and tags are configured"
+                f"{pipeline} is no pipeline of tag views: what was read once is not read again, and tags "
+                "are configured"
             )
-        runs = topics.deliver(configured, pipeline, accept_lost=accept_lost, recreated=recreated, max_runs=max_runs)
+        runs = topics.deliver(
+            configured, pipeline, accept_lost=accept_lost, recreated=recreated, max_runs=max_runs
+        )
         topics.shown(pipeline, runs, as_json=as_json)
         if runs and not as_json:
             (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])
@@ -86,7 +114,9 @@ def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 @app.command()
 @one_line_errors
 def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
+    """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers
+    their events.
+    """
     confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
     out.print(ways_out(pipeline, why).void(), markup=False)
 
@@ -100,15 +130,19 @@ def give_up(
         list[str] | None,
         typer.Option(
             "--set-apart",
-            help="Go on without this: a persistence_id; of a topic or a replication a record (topic/partition/offset); of a topic a "
+            help="Go on without this: a persistence_id; of a topic or a replication a record "
+            "(topic/partition/offset); of a topic a "
             "nullable column; of a Kafka Journal's delivery an id. Repeatable.",
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give up the open run, whatever state it and its files are in. The next run reads again what it did not deliver.
+    """Give up the open run, whatever state it and its files are in.
 
-    Without an open run: a view's build or a replication that is sealed and cannot be finished, or lost files of a closed run.
+    The next run reads again what it did not deliver.
+
+    Without an open run: a view's build or a replication that is sealed and cannot be finished, or lost files
+    of a closed run.
     """
     confirm(f"Give up the open run of pipeline {pipeline}?", yes)
     for line in _giving_up(pipeline, why).run(set_apart or []):
@@ -120,10 +154,17 @@ def give_up(
 def take_back(
     pipeline: Pipeline,
     why: Why,
-    column: Annotated[str | None, typer.Option("--column", help="A column of a topic that was set apart.")] = None,
-    key: Annotated[str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", help="A column of a topic that was set apart.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")
+    ] = None,
 ) -> None:
-    """Deliver a topic's column or a Kafka Journal's id that was set apart again. For a persistence_id use `holds release`."""
+    """Deliver a topic's column or a Kafka Journal's id that was set apart again.
+
+    For a persistence_id use `holds release`.
+    """
     configured = settings()
     of_topic = not (pipeline in configured.streams and configured.stream(pipeline).kind == "journal")
     item = column if of_topic else key
@@ -163,13 +204,17 @@ def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> An
 
 
 def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
-    """Return the interventions in the runs of any pipeline that delivers: of tag views, a topic or a Kafka Journal."""
+    """Return the interventions in the runs of any pipeline that delivers: of tag views, a topic or a Kafka
+    Journal.
+    """
     from tagmill.delivery.topics.interventions import TopicInterventions
     from tagmill.ledger.lease import this_process
 
     configured = settings()
     if pipeline in configured.streams:
-        return TopicInterventions(configured, pipeline, this_process(), person(), why, despite_views=despite_views)
+        return TopicInterventions(
+            configured, pipeline, this_process(), person(), why, despite_views=despite_views
+        )
     return interventions(pipeline, why, despite_views=despite_views)
 
 
@@ -177,9 +222,14 @@ class _Delivery:
     """Delivers one pipeline, run by run, and shows the progress."""
 
     def __init__(
-        self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress,
+        self,
+        configured: Settings,
+        pipeline: str,
+        tags: list[str] | None,
+        reread: tuple[str, str] | None,
+        display: Progress,
         spark: Callable[[], Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         from tagmill.ledger.lease import this_process
 
         self.settings = configured
@@ -208,20 +258,29 @@ class _Delivery:
         task = self.display.add_task(f"{self.pipeline}: planning", total=None)
         if self.reread_done:
             return None
-        planned = steps.plan(self.settings, self.pipeline, owner=self.owner, tags=self.tags, reread=self.reread)
+        planned = steps.plan(
+            self.settings, self.pipeline, owner=self.owner, tags=self.tags, reread=self.reread
+        )
         run, fence = planned["run"], planned["fence"]
         if run is None:
             return None
-        # A run without slices is an earlier one, which is finished first; the range is read by the run after it.
+        # A run without slices is an earlier one, which is finished first; the range is read by the run after
+        # it.
         self.reread_done = self.reread is not None and planned["slices"] > 0
         if planned["state"] == RunState.PLANNED:
-            self.display.update(task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices")
+            self.display.update(
+                task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices"
+            )
             steps.seal(self.settings, self.pipeline, run, fence, owner=self.owner, spark=self.spark())
         self.display.update(task, description=f"run {run}: pushing")
         steps.push(
-            self.settings, self.pipeline, run, fence, owner=self.owner,
+            self.settings,
+            self.pipeline,
+            run,
+            fence,
+            owner=self.owner,
             progress=lambda done, of: self.display.update(task, completed=done, total=of or 1),
-        )  # fmt: skip
+        )
         self.display.update(task, description=f"run {run}: writing progress", total=None)
         closed = steps.close(self.settings, self.pipeline, run, fence, owner=self.owner)
         self.display.remove_task(task)
@@ -233,7 +292,9 @@ def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     sums: dict[str, dict[str, Any]] = {}
     for run in runs:
         for line in run["tags"]:
-            known = sums.setdefault(line["tag"], {"tag": line["tag"], "delivered": 0, "late": 0, "dropped": 0})
+            known = sums.setdefault(
+                line["tag"], {"tag": line["tag"], "delivered": 0, "late": 0, "dropped": 0}
+            )
             for name in ("delivered", "late", "dropped"):
                 known[name] += line[name]
             known["held"] = line["held"]

@@ -38,7 +38,10 @@ Why = Annotated[str, typer.Option("--why", help="The reason; it is recorded in t
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 DespiteViews = Annotated[
     bool,
-    typer.Option("--despite-views", help="Also where materialized views depend on the destination: you complete them by hand."),
+    typer.Option(
+        "--despite-views",
+        help="Also where materialized views depend on the destination: you complete them by hand.",
+    ),
 ]
 config_file: list[Path | None] = [None]
 # Libraries that log errors which they also raise; the command shows these errors in one line.
@@ -59,7 +62,9 @@ def _log_folder() -> Path:
 
 
 def quiet_logs(verbose: bool) -> None:
-    """Send logs to stderr, the steps' as JSON lines; unless `verbose`, only the steps' errors and the libraries' warnings."""
+    """Send logs to stderr, the steps' as JSON lines; unless `verbose`, only the steps' errors and the
+    libraries' warnings.
+    """
     level = logging.INFO if verbose else logging.WARNING
     structlog.configure(
         processors=[
@@ -67,7 +72,8 @@ def quiet_logs(verbose: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.JSONRenderer(),
         ],
-        # Commands show a step's warnings themselves; a lease that can't be renewed ends in an error that says why.
+        # Commands show a step's warnings themselves; a lease that can't be renewed ends in an error that says
+        # why.
         wrapper_class=structlog.make_filtering_bound_logger(level if verbose else logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
@@ -79,12 +85,16 @@ def quiet_logs(verbose: bool) -> None:
 
 
 def _is_told_otherwise(record: logging.LogRecord) -> bool:
-    """Return True for a record that a library logs about an error which it also raises; py4j logs some without its name."""
+    """Return True for a record that a library logs about an error which it also raises; py4j logs some
+    without its name.
+    """
     return record.name.partition(".")[0] in QUIET or record.module == "java_gateway"
 
 
 def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
-    """Decorate a command so that an error ends it with one line and an exit code; the trace of a defect goes to a log."""
+    """Decorate a command so that an error ends it with one line and an exit code; the trace of a defect goes
+    to a log.
+    """
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> R:
@@ -96,7 +106,9 @@ def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def must_be_keys(options: Iterable[Any]) -> None:
-    """Raise ConfigurationError for a text option that Cassandra could not have as a key: most of them are looked up."""
+    """Raise ConfigurationError for a text option that Cassandra could not have as a key: most of them are
+    looked up.
+    """
     for option in options:
         for text in option if isinstance(option, list) else [option]:
             if isinstance(text, str):
@@ -105,7 +117,9 @@ def must_be_keys(options: Iterable[Any]) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """End the command with one line and an exit code for an error in this block; the trace of a defect goes to a log."""
+    """End the command with one line and an exit code for an error in this block; the trace of a defect goes
+    to a log.
+    """
     try:
         with signals.raised():
             yield
@@ -128,17 +142,23 @@ def _ended(error: TagmillError) -> typer.Exit:
 
 @contextmanager
 def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
-    """Show a line on the terminal that says what is being done to a pipeline; yield a function that changes it."""
+    """Show a line on the terminal that says what is being done to a pipeline; yield a function that changes
+    it.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: {begin}", total=None)
         yield lambda text: display.update(task, description=f"{pipeline}: {text}")
 
 
-def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None) -> None:
+def show(
+    rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None
+) -> None:
     """Print rows as a table, or as JSON."""
     if as_json:
-        out.print_json(json.dumps(list(rows), default=str)) if out.is_terminal else print(json.dumps(list(rows), default=str))
+        out.print_json(json.dumps(list(rows), default=str)) if out.is_terminal else print(
+            json.dumps(list(rows), default=str)
+        )
         return
     table = Table(title=title, title_justify="left")
     for column in columns:
@@ -163,14 +183,18 @@ def person() -> str:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that can't be undone, and exit with 2 unless it is confirmed; without a terminal --yes is needed."""
+    """Ask before something that can't be undone, and exit with 2 unless it is confirmed; without a terminal
+    --yes is needed.
+    """
     if not yes and not (sys.stdin.isatty() and typer.confirm(question)):
         err.print("nothing was done (answer yes, or give --yes)")
         raise typer.Exit(2)
 
 
 def chosen(configured: Settings, pipeline: str | None) -> list[str]:
-    """Return the named pipeline, or all that deliver (tag views, a topic, a Kafka Journal); raises for one that doesn't."""
+    """Return the named pipeline, or all that deliver (tag views, a topic, a Kafka Journal); raises for one
+    that doesn't.
+    """
     if pipeline and pipeline not in configured.streams:
         configured.pipeline(pipeline)
     return [pipeline] if pipeline else [*configured.pipelines, *configured.streams]

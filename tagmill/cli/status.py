@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, MaybePipeline, chosen, err, one_line_errors, settings, show, tag_view_pipelines
+from tagmill.cli.shared import (
+    AsJson,
+    MaybePipeline,
+    chosen,
+    err,
+    one_line_errors,
+    settings,
+    show,
+    tag_view_pipelines,
+)
 from tagmill.cli.verdicts import end, level_of, lines_of
 from tagmill.config.settings import Settings
 from tagmill.domain.verdict import Level
@@ -18,9 +27,13 @@ def _streams(configured: Settings, pipeline: str | None, *, verify: bool) -> Row
     from tagmill.delivery.topics.status import topic_line
     from tagmill.kafka_journal.status import replication_line
 
-    rows = lines_of(configured.streams, lambda name: [topic_line(configured, name, verify=verify)], named=pipeline)
+    rows = lines_of(
+        configured.streams, lambda name: [topic_line(configured, name, verify=verify)], named=pipeline
+    )
     return rows + lines_of(
-        configured.kafka_journals, lambda name: [replication_line(configured, name, verify=verify)[0]], named=pipeline
+        configured.kafka_journals,
+        lambda name: [replication_line(configured, name, verify=verify)[0]],
+        named=pipeline,
     )
 
 
@@ -41,7 +54,17 @@ def _show_both(rows: Rows, streams: Rows, *, count_view: bool, as_json: bool) ->
         return
     if rows or not streams:
         counted = ["in_view", "cleaned"] if count_view else []
-        columns = ["pipeline", "tag", *counted, "delivered", "held", "batches", "clickhouse_rows", "expired", "verdict"]
+        columns = [
+            "pipeline",
+            "tag",
+            *counted,
+            "delivered",
+            "held",
+            "batches",
+            "clickhouse_rows",
+            "expired",
+            "verdict",
+        ]
         show(rows, _without_unused(columns, rows), as_json=False)
     if streams:
         from tagmill.delivery.topics.status import COLUMNS
@@ -55,7 +78,9 @@ def _without_unused(columns: Iterable[str], rows: Rows) -> list[str]:
 
 
 def _must_be_known(configured: Settings, pipeline: str | None) -> None:
-    """Raise before anything is read if the pipeline is unknown, or the ledger, which all verdicts need, can't be opened."""
+    """Raise before anything is read if the pipeline is unknown, or the ledger, which all verdicts need, can't
+    be opened.
+    """
     from tagmill.ledger.runs import Ledger
 
     if pipeline not in configured.kafka_journals:
@@ -65,10 +90,12 @@ def _must_be_known(configured: Settings, pipeline: str | None) -> None:
 
 @one_line_errors
 def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: bool = False) -> None:
-    """Show how far each pipeline is, by the ledger and the stores; --count-view also counts the rows of the views.
+    """Show how far each pipeline is, by the ledger and the stores; --count-view also counts the rows of the
+    views.
 
-    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long. Otherwise it is
-    that of a pipeline that could not be read (2: an operator has to act, 75: try again).
+    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for
+    too long. Otherwise it is that of a pipeline that could not be read (2: an operator has to act, 75: try
+    again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)
@@ -84,8 +111,9 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
 
     For a replicated Kafka Journal, Kafka's offsets are compared with what is replicated.
 
-    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held.
-    Otherwise it is that of a pipeline that could not be read (2: an operator has to act, 75: try again).
+    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything
+    differs, waits or is held. Otherwise it is that of a pipeline that could not be read (2: an operator has
+    to act, 75: try again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)
@@ -112,7 +140,18 @@ def runs(pipeline: MaybePipeline = None, limit: Limit = 20, as_json: AsJson = Fa
 @one_line_errors
 def batches(pipeline: MaybePipeline = None, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List the ledger's batches, the newest first."""
-    columns = ("pipeline", "run", "batch", "batch_id", "tag", "state", "generation", "rows", "bytes", "verified_at")
+    columns = (
+        "pipeline",
+        "run",
+        "batch",
+        "batch_id",
+        "tag",
+        "state",
+        "generation",
+        "rows",
+        "bytes",
+        "verified_at",
+    )
     show(list(_batches(pipeline, limit)), columns, as_json=as_json)
 
 
@@ -127,12 +166,31 @@ def holds(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
         for name in tag_view_pipelines(configured, pipeline):
             for hold in ledger.delivered.holds(name, configured.pipeline(name).tags):
                 rows.append(
-                    {"pipeline": name, "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason,
-                     "first_missing": hold.hole.first, "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
-                     "before_sequence_nr": hold.hole.before_sequence_nr, "held_rows": hold.held_rows, "since_run": hold.since_run,
-                     "since": hold.since}
-                )  # fmt: skip
-    columns = ("pipeline", "tag", "persistence_id", "reason", "first_missing", "last_missing", "held_rows", "since_run", "since")
+                    {
+                        "pipeline": name,
+                        "tag": hold.tag,
+                        "persistence_id": hold.persistence_id,
+                        "reason": hold.reason,
+                        "first_missing": hold.hole.first,
+                        "last_missing": hold.hole.last,
+                        "after_sequence_nr": hold.hole.after_sequence_nr,
+                        "before_sequence_nr": hold.hole.before_sequence_nr,
+                        "held_rows": hold.held_rows,
+                        "since_run": hold.since_run,
+                        "since": hold.since,
+                    }
+                )
+    columns = (
+        "pipeline",
+        "tag",
+        "persistence_id",
+        "reason",
+        "first_missing",
+        "last_missing",
+        "held_rows",
+        "since_run",
+        "since",
+    )
     show(rows, columns, as_json=as_json)
 
 
@@ -152,10 +210,18 @@ def _runs(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
                 failing = str(failure) if failure and failure.run == number and row.state.is_open else ""
                 found = ledger.batches(name, number)
                 yield {
-                    "pipeline": name, "run": number, "kind": row.kind, "state": row.state.value, "batches": len(found),
-                    "rows": sum(batch.rows for batch in found), "planned_at": row.planned_at, "closed_at": row.closed_at,
-                    "owner": row.owner, "fence": row.fence, "reason": row.reason or failing,
-                }  # fmt: skip
+                    "pipeline": name,
+                    "run": number,
+                    "kind": row.kind,
+                    "state": row.state.value,
+                    "batches": len(found),
+                    "rows": sum(batch.rows for batch in found),
+                    "planned_at": row.planned_at,
+                    "closed_at": row.closed_at,
+                    "owner": row.owner,
+                    "fence": row.fence,
+                    "reason": row.reason or failing,
+                }
 
 
 def _batches(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
@@ -172,9 +238,16 @@ def _batches(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
                         break
                     shown += 1
                     yield {
-                        "pipeline": name, "run": number, "batch": batch.number, "batch_id": str(batch.batch_id), "tag": batch.tag,
-                        "state": batch.state.value, "generation": batch.generation, "rows": batch.rows, "bytes": batch.bytes,
+                        "pipeline": name,
+                        "run": number,
+                        "batch": batch.number,
+                        "batch_id": str(batch.batch_id),
+                        "tag": batch.tag,
+                        "state": batch.state.value,
+                        "generation": batch.generation,
+                        "rows": batch.rows,
+                        "bytes": batch.bytes,
                         "verified_at": batch.verified_at,
-                    }  # fmt: skip
+                    }
                 if shown == limit:
                     break

@@ -1,4 +1,6 @@
-"""Plain topics on the command line: what `tagmill run deliver` and `tagmill deadletters replay` do for a pipeline of kind topic."""
+"""Plain topics on the command line: what `tagmill run deliver` and `tagmill deadletters replay` do for a
+pipeline of kind topic.
+"""
 
 import json
 import time
@@ -8,7 +10,18 @@ from typing import Any
 from tagmill.cli.shared import out, show, telling
 from tagmill.config.settings import Settings
 
-COLUMNS = ("run", "records", "rows", "known", "twice", "unreadable", "tombstones", "nulled", "batches", "seconds")
+COLUMNS = (
+    "run",
+    "records",
+    "rows",
+    "known",
+    "twice",
+    "unreadable",
+    "tombstones",
+    "nulled",
+    "batches",
+    "seconds",
+)
 
 
 def deliver(
@@ -29,10 +42,20 @@ def deliver(
     from tagmill.spark.session import session_when_asked
 
     owner, done, read = this_process(), list[dict[str, Any]](), False
-    with telling(pipeline, "planning") as tell, session_when_asked(configured, f"tagmill deliver {pipeline}") as spark:
+    with (
+        telling(pipeline, "planning") as tell,
+        session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
+    ):
         while len(done) < max_runs and not read:
             begun = time.monotonic()
-            planned = steps.plan(configured, pipeline, owner=owner, accept_lost=accept_lost, recreated=recreated, letters=letters)
+            planned = steps.plan(
+                configured,
+                pipeline,
+                owner=owner,
+                accept_lost=accept_lost,
+                recreated=recreated,
+                letters=letters,
+            )
             run, fence = planned["run"], planned["fence"]
             if run is None:
                 break

@@ -1,4 +1,6 @@
-"""Verdicts on the command line: lines of many pipelines, of which some cannot be read, and the exit status of all together."""
+"""Verdicts on the command line: lines of many pipelines, of which some cannot be read, and the exit status of
+all together.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,7 +15,9 @@ Line = dict[str, Any]
 EXIT_STATUSES = (3, 2, 1, 75)
 
 
-def lines_of(names: Iterable[str], read: Callable[[str], Iterable[Line]], *, named: str | None = None) -> list[Line]:
+def lines_of(
+    names: Iterable[str], read: Callable[[str], Iterable[Line]], *, named: str | None = None
+) -> list[Line]:
     """Return the lines of each pipeline, or of the `named` one.
 
     A pipeline that cannot be read gets a line that says why; for the `named` one the error is raised.
@@ -29,7 +33,12 @@ def lines_of(names: Iterable[str], read: Callable[[str], Iterable[Line]], *, nam
                 raise
             verdict = unknown(str(error))
             lines.append(
-                {"pipeline": name, "verdict": verdict.word, "level": verdict.level.label, "exit_status": error.exit_code}
+                {
+                    "pipeline": name,
+                    "verdict": verdict.word,
+                    "level": verdict.level.label,
+                    "exit_status": error.exit_code,
+                }
             )
     return lines
 
@@ -40,7 +49,9 @@ def level_of(line: Mapping[str, Any]) -> Level:
 
 
 def end(lines: Iterable[Line], *, worst: Level) -> None:
-    """Exit with the worst status among lines worse than `worst`: 3 for data, the error's own for a pipeline that cannot be read."""
+    """Exit with the worst status among lines worse than `worst`: 3 for data, the error's own for a pipeline
+    that cannot be read.
+    """
     statuses = {line.get("exit_status", 3) for line in lines if level_of(line) > worst}
     for exit_status in EXIT_STATUSES:
         if exit_status in statuses:

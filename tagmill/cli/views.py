@@ -21,19 +21,33 @@ if TYPE_CHECKING:
 
 TAG_COLUMNS = ("tag", "same", "added", "changed", "removed", "unknown", "cleaned")
 PersistenceId = Annotated[
-    list[str] | None, typer.Option("--persistence-id", help="Only this one; may be given several times. Nobody may write to it.")
+    list[str] | None,
+    typer.Option(
+        "--persistence-id", help="Only this one; may be given several times. Nobody may write to it."
+    ),
 ]
 PersistenceIds = Annotated[
     Path | None,
-    typer.Option("--persistence-ids", help="Only those in this file, one a line (UTF-8).", exists=True, dir_okay=False),
+    typer.Option(
+        "--persistence-ids", help="Only those in this file, one a line (UTF-8).", exists=True, dir_okay=False
+    ),
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="All persistence ids: the application, or whoever else numbers, is stopped.")
+    bool,
+    typer.Option(
+        "--offline", help="All persistence ids: the application, or whoever else numbers, is stopped."
+    ),
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only rows of this tag; may be given several times.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Count and show what would change, and change nothing.")]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only rows of this tag; may be given several times.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Count and show what would change, and change nothing.")
+]
 
-app = typer.Typer(help="Tag views of a journal: build, rebuild, rebucket, delete, list.", no_args_is_help=True)
+app = typer.Typer(
+    help="Tag views of a journal: build, rebuild, rebucket, delete, list.", no_args_is_help=True
+)
 app.command()(rebucket)
 
 
@@ -49,12 +63,17 @@ def build(
     adopt: Annotated[
         bool,
         typer.Option(
-            "--adopt", help="Take the numbers that an application has written as the start; it must not number any more."
+            "--adopt",
+            help="Take the numbers that an application has written as the start; it must not number any "
+            "more.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Number the new events of the pipeline's journal and write tag_views. Safe to stop and to start again at any moment."""
+    """Number the new events of the pipeline's journal and write tag_views.
+
+    Safe to stop and to start again at any moment.
+    """
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import spark_session
     from tagmill.views.build import build as build_views
@@ -62,7 +81,10 @@ def build(
 
     configured, begun = settings(), time.monotonic()
     check(configured, pipeline)
-    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill build {pipeline}") as spark:
+    with (
+        telling(pipeline, "starting Spark") as tell,
+        spark_session(configured, f"tagmill build {pipeline}") as spark,
+    ):
         built = build_views(configured, pipeline, owner=this_process(), spark=spark, adopt=adopt, tell=tell)
     built["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:
@@ -71,11 +93,16 @@ def build(
     out.print(built["message"], markup=False)
     if built["before_first_time_bucket"]:
         out.print(
-            f"{built['before_first_time_bucket']} rows are older than first_time_bucket: readers don't look there", markup=False
+            f"{built['before_first_time_bucket']} rows are older than first_time_bucket: readers don't "
+            "look there",
+            markup=False,
         )
     if built["examples"]:
         show(
-            built["examples"], ("persistence_id", "sequence_nr", "what"), as_json=False, title="These wait in front of an event:"
+            built["examples"],
+            ("persistence_id", "sequence_nr", "what"),
+            as_json=False,
+            title="These wait in front of an event:",
         )
 
 
@@ -91,11 +118,21 @@ def rebuild(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make tag_views match the journal, as the plugin would number it. Safe to stop and to start again at any moment."""
+    """Make tag_views match the journal, as the plugin would number it.
+
+    Safe to stop and to start again at any moment.
+    """
     from tagmill.views.rebuild import rebuild
 
     chosen = _chosen(persistence_id, persistence_ids, offline, tag)
-    _do(pipeline, f"Rebuild tag_views of {_what(chosen)}", partial(rebuild, chosen=chosen), dry_run, yes, as_json)
+    _do(
+        pipeline,
+        f"Rebuild tag_views of {_what(chosen)}",
+        partial(rebuild, chosen=chosen),
+        dry_run,
+        yes,
+        as_json,
+    )
 
 
 @app.command()
@@ -114,14 +151,23 @@ def delete(
     from tagmill.views.delete import delete
 
     chosen = _chosen(persistence_id, persistence_ids, offline, tag)
-    _do(pipeline, f"Delete tag_views of {_what(chosen)}", partial(delete, chosen=chosen), dry_run, yes, as_json)
+    _do(
+        pipeline,
+        f"Delete tag_views of {_what(chosen)}",
+        partial(delete, chosen=chosen),
+        dry_run,
+        yes,
+        as_json,
+    )
 
 
 @app.command()
 @one_line_errors
 def truncate(
     pipeline: Pipeline,
-    offline: Annotated[bool, typer.Option("--offline", help="The application, or whoever else numbers, is stopped.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="The application, or whoever else numbers, is stopped.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -138,7 +184,9 @@ def truncate(
 @one_line_errors
 def tags(
     pipeline: Pipeline,
-    persistence_id: Annotated[str | None, typer.Option("--persistence-id", help="Those of this one, with its numbers.")] = None,
+    persistence_id: Annotated[
+        str | None, typer.Option("--persistence-id", help="Those of this one, with its numbers.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tags that the view has rows of; for a persistence_id, those that it was numbered for."""
@@ -157,7 +205,10 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
 
     configured = settings()
     configured.pipeline(pipeline)
-    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill pids {pipeline}") as spark:
+    with (
+        telling(pipeline, "starting Spark") as tell,
+        spark_session(configured, f"tagmill pids {pipeline}") as spark,
+    ):
         done = rebuild_ids(configured, pipeline, spark=spark, dry_run=dry_run, tell=tell)
     if as_json:
         print(done.model_dump_json())
@@ -179,7 +230,9 @@ def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[
 
 
 def _what(chosen: Chosen) -> str:
-    ids = f"{len(chosen.persistence_ids)} persistence ids" if chosen.persistence_ids else "all persistence ids"
+    ids = (
+        f"{len(chosen.persistence_ids)} persistence ids" if chosen.persistence_ids else "all persistence ids"
+    )
     return ids + (f", tags {', '.join(chosen.tags)}" if chosen.tags else "")
 
 
@@ -192,7 +245,10 @@ def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: 
     configured.pipeline(pipeline)
     if not dry_run:
         confirm(f"{question}, pipeline {pipeline}?", yes)
-    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill views {pipeline}") as spark:
+    with (
+        telling(pipeline, "starting Spark") as tell,
+        spark_session(configured, f"tagmill views {pipeline}") as spark,
+    ):
         done = operation(configured, pipeline, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell)
     if as_json:
         print(done.model_dump_json())
@@ -206,7 +262,17 @@ def show_view(done: ViewReport) -> None:
     show([line.model_dump() for line in done.tags], TAG_COLUMNS, as_json=False)
     if done.changes:
         columns = ("tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "what")
-        show([line.model_dump() for line in done.changes], columns, as_json=False, title="The first rows that change:")
+        show(
+            [line.model_dump() for line in done.changes],
+            columns,
+            as_json=False,
+            title="The first rows that change:",
+        )
     if done.left_examples:
         rows = [line.model_dump() for line in done.left_examples]
-        show(rows, ("persistence_id", "sequence_nr", "why"), as_json=False, title="Left as they are, for what stands behind:")
+        show(
+            rows,
+            ("persistence_id", "sequence_nr", "why"),
+            as_json=False,
+            title="Left as they are, for what stands behind:",
+        )

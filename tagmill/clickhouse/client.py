@@ -1,6 +1,8 @@
-"""The destination in ClickHouse: insert a sealed batch unless it is there, read a batch's totals, check the table.
+"""The destination in ClickHouse: insert a sealed batch unless it is there, read a batch's totals, check the
+table.
 
-All requests go over HTTP. The insert checks and inserts in one statement on the server, so a client that freezes can't double a batch.
+All requests go over HTTP. The insert checks and inserts in one statement on the server, so a client that
+freezes can't double a batch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,7 +29,8 @@ from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
 from tagmill.errors import ConfigurationError, DestinationDiffers, StoreUnavailable
 
-# These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows became two parts.
+# These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows
+# became two parts.
 INSERT_SETTINGS = {
     "min_insert_block_size_rows": 1_000_000_000,
     "min_insert_block_size_bytes": 1_000_000_000_000,
@@ -42,14 +45,43 @@ INSERT_SETTINGS = {
 VOID_WAIT_SECONDS = 60
 # Bytes of values bound in one statement; ClickHouse's max_query_size is 262144 bytes.
 MAX_BOUND_BYTES = 100_000
-# The client binds these values: those that the server binds travel in the request's address, which has no room for them.
-BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
+# The client binds these values: those that the server binds travel in the request's address, which has no
+# room for them.
+BOUND = (
+    "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
+)
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 OF_IDS = "`persistence_id` IN %(ids)s"
-# Exception codes of faults that pass: timeout, too many queries, memory limit, network, too many parts or mutations, a replica that is
-# busy or without its keeper, a server that starts, stops or has no thread left.
+# Exception codes of faults that pass: timeout, too many queries, memory limit, network, too many parts or
+# mutations, a replica that is busy or without its keeper, a server that starts, stops or has no thread left.
 PASSING_CODES = frozenset(
-    {159, 202, 203, 209, 210, 225, 236, 241, 242, 252, 254, 279, 285, 286, 319, 341, 394, 439, 473, 692, 722, 733, 745, 999, 1002}
+    {
+        159,
+        202,
+        203,
+        209,
+        210,
+        225,
+        236,
+        241,
+        242,
+        252,
+        254,
+        279,
+        285,
+        286,
+        319,
+        341,
+        394,
+        439,
+        473,
+        692,
+        722,
+        733,
+        745,
+        999,
+        1002,
+    }
 )
 
 
@@ -110,7 +142,10 @@ class ClickHouse:
     ) -> list[tuple[Any, ...]]:
         """Run a query and return all of its rows, for small results."""
         with self._explained("could not answer"):
-            return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
+            return [
+                tuple(row)
+                for row in self.client.query(query, parameters=parameters, settings=settings).result_rows
+            ]
 
     def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert a few rows; a repetition inserts them again."""
@@ -130,11 +165,13 @@ class ClickHouse:
                 copyfileobj(rows, sink)
 
     def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> bool:
-        """Insert a sealed file's rows unless the batch is there; return False if ClickHouse wrote none, since an earlier request had.
+        """Insert a sealed file's rows unless the batch is there; return False if ClickHouse wrote none, since
+        an earlier request had.
 
         Callers must read the outcome with `totals`, whatever this returns or raises.
         """
-        # raw_insert binds no parameters. A UUID and an int have only one spelling each, so they are safe in the statement's text.
+        # raw_insert binds no parameters. A UUID and an int have only one spelling each, so they are safe in
+        # the statement's text.
         batch = f"toUUID('{UUID(int=batch_id.int)}')"
         target = (
             f"{identifiers.sql(table)} ({self._names()}, `batch_id`, `generation`) "
@@ -144,7 +181,8 @@ class ClickHouse:
             f"AND (SELECT count() FROM {identifiers.sql(table + '_voided')} WHERE `batch_id` = {batch}) = 0"
         )
         with self._explained(f"did not confirm batch {batch_id}"):
-            # The client leaves the bytes of a stream alone (command(data=...) decodes 100 MB as text, 3.4 s of 4.2 s).
+            # The client leaves the bytes of a stream alone (command(data=...) decodes 100 MB as text, 3.4 s
+            # of 4.2 s).
             summary = self.client.raw_insert(
                 target,
                 insert_block=BytesIO(parquet),
@@ -155,9 +193,12 @@ class ClickHouse:
         return summary.summary.get("written_rows") != "0"
 
     def totals(self, table: str, batch_id: UUID, *, from_rows: bool = False) -> list[Totals]:
-        """Return a batch's totals in the table, by generation; `from_rows` reads every column again instead of the projection."""
+        """Return a batch's totals in the table, by generation; `from_rows` reads every column again instead
+        of the projection.
+        """
         found = self.rows(
-            f"SELECT `generation`, count(), sum({self.layout.row_checksum_sql()}) FROM {identifiers.sql(table)} "
+            f"SELECT `generation`, count(), sum({self.layout.row_checksum_sql()}) FROM "
+            f"{identifiers.sql(table)} "
             "WHERE `batch_id` = {batch:UUID} GROUP BY `batch_id`, `generation` ORDER BY `generation`",
             {"batch": str(batch_id)},
             {"optimize_use_projections": 0} if from_rows else None,
@@ -165,11 +206,16 @@ class ClickHouse:
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
     def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
-        """Return those of these events (tag, persistence_id, sequence_nr) that the table has, in any batch."""
+        """Return those of these events (tag, persistence_id, sequence_nr) that the table has, in any
+        batch.
+        """
         found: set[tuple[str, str, int]] = set()
-        for tag, part in _chunks((tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)):
+        for tag, part in _chunks(
+            (tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)
+        ):
             rows = self.rows(
-                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {identifiers.sql(table)} WHERE {OF_EVENTS}",
+                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {identifiers.sql(table)} WHERE "
+                f"{OF_EVENTS}",
                 _bound(tag, part),
             )
             found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
@@ -184,13 +230,18 @@ class ClickHouse:
         )
         return {int(number) for (number,) in found}
 
-    def batches_with_other_numbers(self, table: str, events: Collection[tuple[str, str, int, int]]) -> set[UUID]:
-        """Return the batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
+    def batches_with_other_numbers(
+        self, table: str, events: Collection[tuple[str, str, int, int]]
+    ) -> set[UUID]:
+        """Return the batches that have one of these events (tag, persistence_id, sequence_nr, number) under
+        another number.
+        """
         found: set[UUID] = set()
         for tag, part in _chunks(sorted(events)):
             rows = self.rows(
                 f"SELECT DISTINCT `batch_id` FROM {identifiers.sql(table)} WHERE {OF_EVENTS} "
-                f"AND (`persistence_id`, `sequence_nr`, `tag_pid_sequence_nr`) NOT IN (SELECT p, s, n FROM {BOUND})",
+                "AND (`persistence_id`, `sequence_nr`, `tag_pid_sequence_nr`) NOT IN (SELECT p, s, n "
+                f"FROM {BOUND})",
                 _bound(tag, part),
             )
             found.update(UUID(str(batch)) for (batch,) in rows)
@@ -199,22 +250,34 @@ class ClickHouse:
     def bucket_rows(self, table: str, tag: str, buckets: Sequence[int], size: int) -> dict[int, int]:
         """Count the rows of a tag by the bucket that their time is in; `size` is a bucket's milliseconds.
 
-        The column timebucket can't be used: it has the bucket size that the view had when the rows were delivered.
+        The column timebucket can't be used: it has the bucket size that the view had when the rows were
+        delivered.
         """
         if not buckets:
             return {}
         found = self.rows(
-            "SELECT intDiv(toUnixTimestamp64Milli(`event_time`), {size:Int64}) * {size:Int64} AS bucket, count() "
+            "SELECT intDiv(toUnixTimestamp64Milli(`event_time`), {size:Int64}) * {size:Int64} AS bucket, "
+            "count() "
             f"FROM {identifiers.sql(table)} "
             "WHERE `tag` = {tag:String} AND bucket IN {buckets:Array(Int64)}"
-            " AND `event_time` >= fromUnixTimestamp64Milli({low:Int64}) AND `event_time` < fromUnixTimestamp64Milli({high:Int64})"
+            " AND `event_time` >= fromUnixTimestamp64Milli({low:Int64}) AND `event_time` < "
+            "fromUnixTimestamp64Milli({high:Int64})"
             " GROUP BY bucket",
-            {"tag": tag, "buckets": list(buckets), "size": size, "low": min(buckets), "high": max(buckets) + size},
+            {
+                "tag": tag,
+                "buckets": list(buckets),
+                "size": size,
+                "low": min(buckets),
+                "high": max(buckets) + size,
+            },
         )
         return {int(bucket): int(rows) for bucket, rows in found}
 
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
-        """Delete a batch's rows up to a generation, and wait until they are gone. Rows of later generations stay."""
+        """Delete a batch's rows up to a generation, and wait until they are gone.
+
+        Rows of later generations stay.
+        """
         with self._explained(f"did not confirm the removal of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {identifiers.sql(table)} DELETE "
@@ -232,8 +295,13 @@ class ClickHouse:
         found: list[OfBatch] = []
         for part in _id_chunks(persistence_ids):
             values, where = {"ids": tuple(part)}, f"FROM {identifiers.sql(table)} WHERE {OF_IDS}"
-            known.update(str(one) for (one,) in self.rows(f"SELECT DISTINCT `persistence_id` {where}", values))
-            total = f"SELECT toString(`tag`), `batch_id`, count(), sum({self.layout.row_checksum_sql()}) {where} GROUP BY `tag`, `batch_id`"
+            known.update(
+                str(one) for (one,) in self.rows(f"SELECT DISTINCT `persistence_id` {where}", values)
+            )
+            total = (
+                f"SELECT toString(`tag`), `batch_id`, count(), sum({self.layout.row_checksum_sql()}) "
+                f"{where} GROUP BY `tag`, `batch_id`"
+            )
             found.extend(
                 OfBatch(str(tag), UUID(str(batch)), int(rows), int(checksum))
                 for tag, batch, rows, checksum in self.rows(total, values)
@@ -256,21 +324,26 @@ class ClickHouse:
         Raises StoreUnavailable: an insert still runs after VOID_WAIT_SECONDS.
         """
         self.command(
-            f"INSERT INTO {identifiers.sql(table + '_voided')} (`batch_id`) VALUES ({{batch:UUID}})", {"batch": str(batch_id)}
+            f"INSERT INTO {identifiers.sql(table + '_voided')} (`batch_id`) VALUES ({{batch:UUID}})",
+            {"batch": str(batch_id)},
         )
         for attempt in Retrying(stop=stop_after_delay(VOID_WAIT_SECONDS), wait=wait_fixed(1), reraise=True):
             with attempt:
                 running = self.rows(
-                    "SELECT count() FROM system.processes WHERE query LIKE 'INSERT%' AND query LIKE {like:String}",
+                    "SELECT count() FROM system.processes WHERE query LIKE 'INSERT%' AND query LIKE "
+                    "{like:String}",
                     {"like": f"%{batch_id}%"},
                 )
                 if running[0][0]:
                     raise StoreUnavailable(
-                        f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; try again later"
+                        f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; "
+                        "try again later"
                     )
 
     def unvoid_batch(self, table: str, batch_id: UUID) -> None:
-        """Remove the mark of void_batch from a batch that is in the table after all, so that it may be sent again."""
+        """Remove the mark of void_batch from a batch that is in the table after all, so that it may be sent
+        again.
+        """
         with self._explained(f"did not take back the mark of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {identifiers.sql(table + '_voided')} DELETE WHERE `batch_id` = {{batch:UUID}}",
@@ -287,21 +360,32 @@ class ClickHouse:
             self.command(f"SYSTEM SYNC REPLICA {identifiers.sql(table)}")
 
     def columns_of(self, table: str, *, plain: bool = False) -> dict[str, str]:
-        """Return the columns of a table with their types, with `plain` only those without a default; none if the table does not exist."""
-        chosen = "database = {database:String} AND table = {table:String}" + (" AND default_kind = ''" if plain else "")
+        """Return the columns of a table with their types, with `plain` only those without a default; none if
+        the table does not exist.
+        """
+        chosen = "database = {database:String} AND table = {table:String}" + (
+            " AND default_kind = ''" if plain else ""
+        )
         query = f"SELECT name, type FROM system.columns WHERE {chosen} ORDER BY position"
         return dict(self.rows(query, {"database": self.settings.database, "table": table}))
 
     def check_destination(self, table: str, *, may_be_missing: bool = False) -> None:
-        """Raise DestinationDiffers unless the table has the right engine, and the columns that a batch fills, with their types."""
+        """Raise DestinationDiffers unless the table has the right engine, and the columns that a batch fills,
+        with their types.
+        """
         self.check_engine(table)
         found = self.columns_of(table)
         name = self._table_name(table)
         if not found and may_be_missing:
             return
         if not found:
-            raise DestinationDiffers(f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply")
-        wanted = {column.name: column.table_type for column in self.layout.columns} | {"batch_id": "UUID", "generation": "UInt32"}
+            raise DestinationDiffers(
+                f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply"
+            )
+        wanted = {column.name: column.table_type for column in self.layout.columns} | {
+            "batch_id": "UUID",
+            "generation": "UInt32",
+        }
         wrong = [
             f"{column} is {found.get(column, 'missing')}, must be {type_}"
             for column, type_ in wanted.items()
@@ -309,29 +393,37 @@ class ClickHouse:
         ]
         if wrong:
             raise DestinationDiffers(
-                f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply"
+                f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: "
+                "tagmill schema apply"
             )
 
     def check_for_plan(self, table: str, retention_days: int | None) -> None:
-        """Raise DestinationDiffers if engine, window or TTL of an existing table would not keep what a new run delivers."""
+        """Raise DestinationDiffers if engine, window or TTL of an existing table would not keep what a new
+        run delivers.
+        """
         self.check_engine(table)
         found = self.describe(table)
         if found and not found.window:
             raise DestinationDiffers(
-                f"{self._table_name(table)} has {found.window_setting} = 0, so two inserts of one batch at once would both stay. "
+                f"{self._table_name(table)} has {found.window_setting} = 0, so two inserts of one batch "
+                "at once would both stay. "
                 "Nothing was read or sent. Set it: tagmill schema apply"
             )
         if found and (fault := found.ttl_fault(retention_days)):
             raise DestinationDiffers(f"{self._table_name(table)} {fault}. Nothing was read or sent")
 
     def check_engine(self, table: str) -> None:
-        """Raise DestinationDiffers if a table that exists has an engine that batches can't be delivered to."""
+        """Raise DestinationDiffers if a table that exists has an engine that batches can't be delivered
+        to.
+        """
         found = self.describe(table)
         fault = destination.engine_fault(found.engine) if found else None
         if found and fault:
             raise DestinationDiffers(
-                f"{self._table_name(table)} has the engine {found.engine}, {fault}. Batches need {destination.RIGHT_ENGINES}. "
-                "Nothing was read or sent. Rename the table, or give another one as destination, then: tagmill schema apply"
+                f"{self._table_name(table)} has the engine {found.engine}, {fault}. Batches need "
+                f"{destination.RIGHT_ENGINES}. "
+                "Nothing was read or sent. Rename the table, or give another one as destination, then: "
+                "tagmill schema apply"
             )
 
     def ttl_warnings(self, table: str, retention_days: int | None) -> list[str]:
@@ -345,16 +437,21 @@ class ClickHouse:
         return destination.find_table(self.rows, self.settings.database, table)
 
     def dependent_views(self, table: str) -> list[str]:
-        """Return the names of the materialized views that an insert into a table reaches, also through other views."""
+        """Return the names of the materialized views that an insert into a table reaches, also through other
+        views.
+        """
         return destination.dependent_views(self.rows, self.settings.database, table)
 
     def ensure_window(self, table: str) -> None:
         """Give a table without a deduplication window the window that new tables get."""
         found = self.describe(table)
         if found and not found.window:
-            on_cluster = f" ON CLUSTER {identifiers.sql(self.settings.cluster)}" if self.settings.cluster else ""
+            on_cluster = (
+                f" ON CLUSTER {identifiers.sql(self.settings.cluster)}" if self.settings.cluster else ""
+            )
             self.command(
-                f"ALTER TABLE {identifiers.sql(table)}{on_cluster} MODIFY SETTING {found.window_setting} = {destination.WINDOW}"
+                f"ALTER TABLE {identifiers.sql(table)}{on_cluster} MODIFY SETTING {found.window_setting} "
+                f"= {destination.WINDOW}"
             )
 
     def _table_name(self, table: str) -> str:
@@ -384,13 +481,18 @@ class ClickHouse:
             code = error.code
             text = f"{self.where} {what}: {_brief(error)}"
             if code in (193, 194, 516, 192):
-                raise ConfigurationError(f"{self.where} refused the user name or password. Nothing was done") from None
+                raise ConfigurationError(
+                    f"{self.where} refused the user name or password. Nothing was done"
+                ) from None
             if code is None or code in PASSING_CODES:
-                raise StoreUnavailable(f"{text}. Run the same command again; every step is safe to repeat") from None
+                raise StoreUnavailable(
+                    f"{text}. Run the same command again; every step is safe to repeat"
+                ) from None
             raise ConfigurationError(text) from None
         except (ClickHouseOperationalError, HTTPError, OSError) as error:
             raise StoreUnavailable(
-                f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe to repeat"
+                f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe "
+                "to repeat"
             ) from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None

@@ -1,4 +1,6 @@
-"""Facts about a destination table from system.tables: engine, deduplication window, TTL, and the views that depend on it."""
+"""Facts about a destination table from system.tables: engine, deduplication window, TTL, and the views that
+depend on it.
+"""
 
 import re
 from collections.abc import Callable
@@ -10,13 +12,25 @@ RIGHT_ENGINES = "MergeTree, ReplicatedMergeTree or SharedMergeTree"
 # Number of batches whose deduplication tokens a destination remembers.
 WINDOW = 100_000
 MERGING = re.compile(r".*(Replacing|Summing|Aggregating|Coalescing|Collapsing|Graphite).*MergeTree")
-PASSING = {"Distributed", "Buffer", "Merge", "View", "MaterializedView", "LiveView", "WindowView", "Dictionary", "Alias"}
+PASSING = {
+    "Distributed",
+    "Buffer",
+    "Merge",
+    "View",
+    "MaterializedView",
+    "LiveView",
+    "WindowView",
+    "Dictionary",
+    "Alias",
+}
 QUERY = (
-    "SELECT engine, engine_full, (SELECT any(value) FROM system.merge_tree_settings WHERE name = {setting:String}) "
+    "SELECT engine, engine_full, (SELECT any(value) FROM system.merge_tree_settings WHERE name = "
+    "{setting:String}) "
     "FROM system.tables WHERE database = {database:String} AND name = {table:String}"
 )
 DEPENDENTS = (
-    "SELECT database, name, engine, create_table_query, dependencies_database, dependencies_table FROM system.tables "
+    "SELECT database, name, engine, create_table_query, dependencies_database, dependencies_table FROM "
+    "system.tables "
     "WHERE database IN {databases:Array(String)} AND name IN {tables:Array(String)}"
 )
 _NAME = r"(`(?:[^`\\]|\\.)+`|[^\s.`(]+)"
@@ -27,14 +41,25 @@ TTL = re.compile(r"\sTTL (.+?)(?: SETTINGS |$)", re.S)
 KEEPING = re.compile(r"\sTO (DISK|VOLUME)\s|\sRECOMPRESS\s")
 INTERVAL = re.compile(r"\+ toInterval(Second|Minute|Hour|Day|Week|Month|Quarter|Year)\((\d+)\)")
 # Days that one unit of an interval has at least.
-DAYS = {"Second": 1 / 86_400, "Minute": 1 / 1440, "Hour": 1 / 24, "Day": 1, "Week": 7, "Month": 28, "Quarter": 90, "Year": 365}
+DAYS = {
+    "Second": 1 / 86_400,
+    "Minute": 1 / 1440,
+    "Hour": 1 / 24,
+    "Day": 1,
+    "Week": 7,
+    "Month": 28,
+    "Quarter": 90,
+    "Year": 365,
+}
 Name = tuple[str, str]
 Rows = Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Engine of a destination table, with its clauses and settings as ClickHouse prints them, and its deduplication window."""
+    """Engine of a destination table, with its clauses and settings as ClickHouse prints them, and its
+    deduplication window.
+    """
 
     engine: str
     engine_full: str
@@ -49,19 +74,23 @@ class Table:
         return next((rule for rule in rules if not KEEPING.search(rule)), None)
 
     def ttl_fault(self, days: int | None) -> str | None:
-        """Return what is wrong with the TTL for a destination_retention_days, as a clause; None: nothing is wrong."""
+        """Return what is wrong with the TTL for a destination_retention_days, as a clause; None: nothing is
+        wrong.
+        """
         if self.ttl is None:
             return None
         if days is None:
             return (
-                f"has the TTL {self.ttl}, which removes delivered rows, and no destination_retention_days is declared. "
+                f"has the TTL {self.ttl}, which removes delivered rows, and no "
+                "destination_retention_days is declared. "
                 "Declare it (days that rows stay at least), or remove the TTL"
             )
         removes = INTERVAL.search(self.ttl)
         kept = int(removes[2]) * DAYS[removes[1]] if removes else days
         if kept < days:
             return (
-                f"has the TTL {self.ttl}, which removes rows after {kept:g} days, and destination_retention_days is {days}. "
+                f"has the TTL {self.ttl}, which removes rows after {kept:g} days, and "
+                f"destination_retention_days is {days}. "
                 + (f"Lower it to {int(kept)}, or raise the TTL" if kept >= 1 else "Raise the TTL")
             )
         return None
@@ -69,7 +98,9 @@ class Table:
 
 def find_table(rows: Rows, database: str, table: str) -> Table | None:
     """Return the facts of a table; None: the table does not exist."""
-    found = rows(QUERY, {"database": database, "table": table, "setting": "non_replicated_deduplication_window"})
+    found = rows(
+        QUERY, {"database": database, "table": table, "setting": "non_replicated_deduplication_window"}
+    )
     if not found:
         return None
     engine, full, default = (str(value or "") for value in found[0])
@@ -95,7 +126,8 @@ def engine_fault(engine: str) -> str | None:
 
 
 def dependent_views(rows: Rows, database: str, table: str) -> list[str]:
-    """Return the names of the materialized views that an insert into a table reaches, also through the tables of other views.
+    """Return the names of the materialized views that an insert into a table reaches, also through the tables
+    of other views.
 
     Views that refresh on a schedule read the table again, so an insert does not reach them.
     """
@@ -104,7 +136,10 @@ def dependent_views(rows: Rows, database: str, table: str) -> list[str]:
     level = {(database, table)}
     while level := level - seen:
         seen |= level
-        values = {"databases": sorted({name for name, _ in level}), "tables": sorted({name for _, name in level})}
+        values = {
+            "databases": sorted({name for name, _ in level}),
+            "tables": sorted({name for _, name in level}),
+        }
         following: set[Name] = set()
         for its_database, name, engine, created, databases, tables in rows(DEPENDENTS, values):
             if (its_database, name) not in level:

@@ -1,6 +1,7 @@
 """Read the persistence ids that a person names: in options or params, and in a file with one id a line.
 
-A file is checked as a whole before its first id is used, and no message shows anything of its content: a wrong path may lead to a secret.
+A file is checked as a whole before its first id is used, and no message shows anything of its content: a
+wrong path may lead to a secret.
 """
 
 import unicodedata
@@ -16,7 +17,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterable[str]:
-    """Return the named persistence ids, then those of a person's file; raise ConfigurationError for text that can't be an id."""
+    """Return the named persistence ids, then those of a person's file; raise ConfigurationError for text that
+    can't be an id.
+    """
     if file is None:
         return ids_from(named, None, "")
     try:
@@ -50,12 +53,16 @@ def _closing(stream: BinaryIO, label: str) -> Iterator[str]:
 
 
 def _lines(stream: BinaryIO, label: str) -> Iterator[str]:
-    """Yield the ids in the lines of a file, empty lines left out; raise ConfigurationError for a line that can't be an id."""
+    """Yield the ids in the lines of a file, empty lines left out; raise ConfigurationError for a line that
+    can't be an id.
+    """
     number = 0
     try:
         while line := stream.readline(identifiers.LONGEST_KEY_BYTES + len(BYTE_ORDER_MARK) + 2):
             number += 1
-            if persistence_id := _id_of(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, f"{label}: line {number}"):
+            if persistence_id := _id_of(
+                line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, f"{label}: line {number}"
+            ):
                 yield persistence_id
     except OSError as error:
         raise ConfigurationError(f"{label}: can't be read: {error.strerror}") from None
@@ -75,4 +82,6 @@ def _id_of(line: bytes, label: str) -> str:
 
 
 def _no_id(label: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"{label} is not a persistence id: it {reason}. Give a file with one persistence id a line")
+    return ConfigurationError(
+        f"{label} is not a persistence id: it {reason}. Give a file with one persistence id a line"
+    )

@@ -34,7 +34,9 @@ def page() -> str:
             parts.append(f"\n## [{name}]\n\n{_table(field.annotation)}")
     parts.append(f"\n## [pipelines.NAME]\n\n{_table(PipelineSettings)}")
     for section in SECTIONS:
-        parts.append(f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}")
+        parts.append(
+            f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}"
+        )
     parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
     parts.append(f'\n## [pipelines.NAME], kind = "kafka_journal"\n\n{_table(KafkaJournalSettings)}')
     parts.append(f'\n## [pipelines.NAME], kind = "journal"\n\n{_table(JournalSettings)}')

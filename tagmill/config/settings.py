@@ -1,7 +1,7 @@
 """The configuration: one typed model, read from one TOML file and the environment.
 
-`TAGMILL_<SECTION>__<KEY>` in the environment overrides a key of the file; user names and passwords come from there only.
-Unknown keys are errors that name the key.
+`TAGMILL_<SECTION>__<KEY>` in the environment overrides a key of the file; user names and passwords come from
+there only. Unknown keys are errors that name the key.
 """
 
 import os
@@ -25,7 +25,12 @@ from tagmill.errors import ConfigurationError
 
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
 # By a pipeline's kind: the field of Settings that holds the pipelines of that kind.
-KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals", "journal": "journals", "topic": "topics"}
+KINDS = {
+    "tag_views": "pipelines",
+    "kafka_journal": "kafka_journals",
+    "journal": "journals",
+    "topic": "topics",
+}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 
 
@@ -50,7 +55,9 @@ class CassandraSettings(Section):
     port: int = Field(9042, ge=1, le=65535)
     local_datacenter: str = "datacenter1"
     ledger_keyspace: Identifier = "tagmill"
-    replication: Replication = Field(default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}))
+    replication: Replication = Field(
+        default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"})
+    )
     read_consistency: Consistency = Field(
         "LOCAL_QUORUM", description="of reads of the application's tables; must overlap its writes"
     )
@@ -59,23 +66,29 @@ class CassandraSettings(Section):
     max_clock_difference_seconds: float = Field(
         60,
         gt=0,
-        description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step before it writes",
+        description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step "
+        "before it writes",
     )
     max_write_bytes: int | None = Field(
         None,
         ge=128 * 1024,
-        description="that Cassandra takes in one write; unset: what the server says (`system_views.settings`), else 16 MiB. "
+        description="that Cassandra takes in one write; unset: what the server says "
+        "(`system_views.settings`), else 16 MiB. "
         "A record that is larger is a dead letter without its bytes",
     )
     tls: bool = False
     tls_ca_file: Path | None = None
     username: str | None = Field(None, description="from the environment or the Airflow connection only")
-    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
+    password: SecretStr | None = Field(
+        None, description="from the environment or the Airflow connection only"
+    )
     airflow_connection: str = "tagmill_cassandra"
 
     @property
     def own_consistency(self) -> str:
-        """The consistency of reads of Tagmill's own tables: it overlaps their writes at LOCAL_QUORUM, so that no read misses them."""
+        """The consistency of reads of Tagmill's own tables: it overlaps their writes at LOCAL_QUORUM, so that
+        no read misses them.
+        """
         return self.read_consistency if self.read_consistency in ("EACH_QUORUM", "ALL") else "LOCAL_QUORUM"
 
 
@@ -90,13 +103,19 @@ class ClickHouseSettings(Section):
     request_timeout_seconds: float = Field(300, gt=0)
     connect_timeout_seconds: float = Field(10, gt=0)
     username: str | None = Field(None, description="from the environment or the Airflow connection only")
-    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
-    cluster: Identifier | None = Field(None, description="replicated tables: the cluster that the DDL is sent ON")
+    password: SecretStr | None = Field(
+        None, description="from the environment or the Airflow connection only"
+    )
+    cluster: Identifier | None = Field(
+        None, description="replicated tables: the cluster that the DDL is sent ON"
+    )
     airflow_connection: str = "tagmill_clickhouse"
 
 
 class SparkSettings(Section):
-    """How the Spark session of a job is made; where it runs is the master's, in Airflow the connection's, business."""
+    """How the Spark session of a job is made; where it runs is the master's, in Airflow the connection's,
+    business.
+    """
 
     master: str = "local[2]"
     driver_memory: str = "2g"
@@ -104,7 +123,8 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
     class_archive: Path | None = Field(
         None,
-        description="a Java class data archive (-XX:ArchiveClassesAtExit) of the classes of a job: it starts some seconds sooner",
+        description="a Java class data archive (-XX:ArchiveClassesAtExit) of the classes of a job: it "
+        "starts some seconds sooner",
     )
     airflow_connection: str = "tagmill_spark"
 
@@ -112,14 +132,17 @@ class SparkSettings(Section):
 class StorageSettings(Section):
     """Where plans, sealed batches, manifests and Data Docs are kept."""
 
-    root: str = Field("build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)")
+    root: str = Field(
+        "build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)"
+    )
 
 
 class AirflowSettings(Section):
     """Which files the person who triggers a DAG may name."""
 
     input_dir: Path | None = Field(
-        None, description="folder on the workers that params of DAGs may name files of; without it they name none"
+        None,
+        description="folder on the workers that params of DAGs may name files of; without it they name none",
     )
     input_max_bytes: int = Field(64 * 1024**2, ge=1, description="of a file that a param names")
 
@@ -127,7 +150,9 @@ class AirflowSettings(Section):
 class Settings(BaseSettings):
     """The whole configuration."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TAGMILL_", env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix="TAGMILL_", env_nested_delimiter="__"
+    )
 
     cassandra: CassandraSettings = Field(default_factory=CassandraSettings)
     clickhouse: ClickHouseSettings = Field(default_factory=ClickHouseSettings)
@@ -135,12 +160,16 @@ class Settings(BaseSettings):
     storage: StorageSettings = Field(default_factory=StorageSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     airflow: AirflowSettings = Field(default_factory=AirflowSettings)
-    pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict, description="those of kind tag_views")
+    pipelines: dict[Identifier, PipelineSettings] = Field(
+        default_factory=dict, description="those of kind tag_views"
+    )
     kafka_journals: dict[Identifier, KafkaJournalSettings] = Field(
         default_factory=dict, description="those of kind kafka_journal"
     )
 
-    journals: dict[Identifier, JournalSettings] = Field(default_factory=dict, description="those of kind journal")
+    journals: dict[Identifier, JournalSettings] = Field(
+        default_factory=dict, description="those of kind journal"
+    )
     topics: dict[Identifier, TopicSettings] = Field(default_factory=dict, description="those of kind topic")
 
     @model_validator(mode="before")
@@ -149,9 +178,9 @@ class Settings(BaseSettings):
         """Sort the file's `[pipelines.NAME]`, which are of all kinds, into one field for each kind."""
         if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
             return content
-        sorted_out: dict[str, dict[str, Any]] = {field: dict(content.get(field, {})) for field in KINDS.values()} | {
-            "pipelines": {}
-        }
+        sorted_out: dict[str, dict[str, Any]] = {
+            field: dict(content.get(field, {})) for field in KINDS.values()
+        } | {"pipelines": {}}
         for name, keys in pipelines.items():
             kind = keys.get("kind", "tag_views") if isinstance(keys, dict) else "tag_views"
             if kind not in KINDS:
@@ -165,7 +194,8 @@ class Settings(BaseSettings):
         for name, pipeline in self.pipelines.items():
             if pipeline.views == "tagmill" and (first := built.setdefault(pipeline.keyspace, name)) != name:
                 raise ValueError(
-                    f"pipelines.{name}.views: keyspace {pipeline.keyspace} is built by pipeline {first}, for all its tags; "
+                    f"pipelines.{name}.views: keyspace {pipeline.keyspace} is built by pipeline {first}, "
+                    "for all its tags; "
                     'leave it at "application" here'
                 )
         journals: dict[str, tuple[str, JournalTables]] = {}
@@ -175,33 +205,45 @@ class Settings(BaseSettings):
             first, others = journals.setdefault(pipeline.keyspace, (name, tables))
             if tables != others:
                 raise ValueError(
-                    f"pipelines.{name}: its messages_table, metadata_table and all_persistence_ids_table must be those of pipeline "
+                    f"pipelines.{name}: its messages_table, metadata_table and all_persistence_ids_table "
+                    "must be those of pipeline "
                     f"{first}, which reads the same keyspace {pipeline.keyspace}"
                 )
         return self
 
     @model_validator(mode="after")
     def _destinations_apart(self) -> "Settings":
-        """Refuse a destination that belongs to another pipeline: what one deletes or counts there would be the other's."""
+        """Refuse a destination that belongs to another pipeline: what one deletes or counts there would be
+        the other's.
+        """
         delivering: dict[str, PipelineSettings | Stream] = {**self.pipelines, **self.streams}
-        taken = {beside: name for name, pipeline in delivering.items() for beside in pipeline.beside_destination}
+        taken = {
+            beside: name for name, pipeline in delivering.items() for beside in pipeline.beside_destination
+        }
         own: dict[str, str] = {}
         for name, pipeline in delivering.items():
             if (other := own.setdefault(pipeline.destination, name)) != name:
                 raise ValueError(
-                    f"pipelines.{name}.destination: {pipeline.destination} is the destination of {other}; each pipeline has its own"
+                    f"pipelines.{name}.destination: {pipeline.destination} is the destination of "
+                    f"{other}; each pipeline has its own"
                 )
             if other := taken.get(pipeline.destination, ""):
-                raise ValueError(f"pipelines.{name}.destination: {pipeline.destination} belongs to the destination of {other}")
+                raise ValueError(
+                    f"pipelines.{name}.destination: {pipeline.destination} belongs to the destination of "
+                    f"{other}"
+                )
         return self
 
     @model_validator(mode="after")
     def _journals_apart(self) -> "Settings":
-        """Refuse two pipelines that replicate a topic to the same keyspace: both would move the same pointers."""
+        """Refuse two pipelines that replicate a topic to the same keyspace: both would move the same
+        pointers.
+        """
         for (first, one), (name, two) in combinations(self.kafka_journals.items(), 2):
             if one.keyspace == two.keyspace and (shared := one.shared(two)):
                 raise ValueError(
-                    f"pipelines.{name}.topics: {', '.join(shared)} is replicated to keyspace {two.keyspace} by pipeline {first} already"
+                    f"pipelines.{name}.topics: {', '.join(shared)} is replicated to keyspace "
+                    f"{two.keyspace} by pipeline {first} already"
                 )
         return self
 
@@ -219,7 +261,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> "Settings":
-        """Read the file (argument, $TAGMILL_CONFIG, ./tagmill.toml) and the environment; raises ConfigurationError."""
+        """Read the file (argument, $TAGMILL_CONFIG, ./tagmill.toml) and the environment; raises
+        ConfigurationError.
+        """
         file = Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
         try:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -247,25 +291,35 @@ class Settings(BaseSettings):
         return sorted(name for name, pipeline in self.pipelines.items() if pipeline.keyspace == keyspace)
 
     def builder(self, keyspace: str) -> str | None:
-        """Return the pipeline that builds a journal's view for all pipelines on it; None if the application writes the view."""
-        return next((name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None)
+        """Return the pipeline that builds a journal's view for all pipelines on it; None if the application
+        writes the view.
+        """
+        return next(
+            (name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None
+        )
 
     def pipeline(self, name: str) -> PipelineSettings:
-        """Return the settings of a pipeline of kind tag_views; raises ConfigurationError if it is not configured."""
+        """Return the settings of a pipeline of kind tag_views; raises ConfigurationError if it is not
+        configured.
+        """
         try:
             return self.pipelines[name]
         except KeyError:
             raise self._not_there(name, "tag_views", self.pipelines) from None
 
     def kafka_journal(self, name: str) -> KafkaJournalSettings:
-        """Return the settings of a pipeline of kind kafka_journal; raises ConfigurationError if it is not configured."""
+        """Return the settings of a pipeline of kind kafka_journal; raises ConfigurationError if it is not
+        configured.
+        """
         try:
             return self.kafka_journals[name]
         except KeyError:
             raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
 
     def topic(self, name: str) -> TopicSettings:
-        """Return the settings of a pipeline of kind topic; raises ConfigurationError if it is not configured."""
+        """Return the settings of a pipeline of kind topic; raises ConfigurationError if it is not
+        configured.
+        """
         try:
             return self.topics[name]
         except KeyError:
@@ -277,7 +331,9 @@ class Settings(BaseSettings):
         return {**self.topics, **self.journals}
 
     def stream(self, name: str) -> Stream:
-        """Return the settings of a pipeline of kind topic or journal; raises ConfigurationError if it is not configured."""
+        """Return the settings of a pipeline of kind topic or journal; raises ConfigurationError if it is not
+        configured.
+        """
         try:
             return self.streams[name]
         except KeyError:
@@ -285,11 +341,17 @@ class Settings(BaseSettings):
 
     def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
         if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
-            return ConfigurationError(f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done")
-        return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
+            return ConfigurationError(
+                f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done"
+            )
+        return ConfigurationError(
+            f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})"
+        )
 
     def _resolved(self, folder: Path) -> "Settings":
-        """Resolve relative paths against the file's folder; raises ConfigurationError if a file of authorities can't be read."""
+        """Resolve relative paths against the file's folder; raises ConfigurationError if a file of
+        authorities can't be read.
+        """
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
@@ -304,7 +366,9 @@ class Settings(BaseSettings):
         if folder_of_inputs := self.airflow.input_dir:
             stores["airflow"] = self.airflow.model_copy(update={"input_dir": folder / folder_of_inputs})
         topics = {
-            name: topic.model_copy(update={"schema_files": {key: folder / file for key, file in topic.schema_files.items()}})
+            name: topic.model_copy(
+                update={"schema_files": {key: folder / file for key, file in topic.schema_files.items()}}
+            )
             for name, topic in self.topics.items()
         }
         return self.model_copy(update={"storage": storage, "spark": spark, "topics": topics, **stores})
@@ -324,7 +388,8 @@ def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
 def _refuse_fields(file: Path, content: dict[str, Any]) -> None:
     for field in content.keys() & set(KINDS.values()) - {"pipelines"}:
         raise ConfigurationError(
-            f"{file}: {field}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what it reads"
+            f"{file}: {field}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what "
+            "it reads"
         )
 
 
@@ -334,6 +399,10 @@ def _explained(error: ValidationError) -> str:
     for mistake in error.errors():
         first, *steps = (str(step) for step in mistake["loc"] or [""])
         key = ".".join(["pipelines" if first in KINDS.values() else first, *steps])
-        text = "unknown key" if mistake["type"] == "extra_forbidden" else mistake["msg"].removeprefix("Value error, ")
+        text = (
+            "unknown key"
+            if mistake["type"] == "extra_forbidden"
+            else mistake["msg"].removeprefix("Value error, ")
+        )
         parts.append(f"{key}: {text}" if key else text)
     return "; ".join(parts)

@@ -1,4 +1,6 @@
-"""Connect to servers by TLS: which authorities are trusted, and why a server and Tagmill can't agree on a connection."""
+"""Connect to servers by TLS: which authorities are trusted, and why a server and Tagmill can't agree on a
+connection.
+"""
 
 import socket
 import ssl
@@ -7,7 +9,8 @@ from pathlib import Path
 
 from tagmill.errors import ConfigurationError
 
-# Seconds to wait for a refusal: a server that asks for a client's certificate refuses only after the handshake (TLS 1.3).
+# Seconds to wait for a refusal: a server that asks for a client's certificate refuses only after the
+# handshake (TLS 1.3).
 REFUSAL_SECONDS = 2
 # OpenSSL's codes: the name or the address is not in the certificate; the certificate has expired.
 OTHER_NAME, EXPIRED = frozenset({62, 64}), 10
@@ -15,7 +18,9 @@ CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAIL
 
 
 def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
-    """Return the TLS context that checks a server's certificate; raises ConfigurationError if the file of authorities can't be used."""
+    """Return the TLS context that checks a server's certificate; raises ConfigurationError if the file of
+    authorities can't be used.
+    """
     try:
         return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except FileNotFoundError:
@@ -23,13 +28,16 @@ def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
     except ssl.SSLError:
         raise ConfigurationError(f"{section}.tls_ca_file: {ca_file} holds no certificate in PEM") from None
     except OSError as error:
-        raise ConfigurationError(f"{section}.tls_ca_file: {ca_file} can't be read: {error.strerror}") from None
+        raise ConfigurationError(
+            f"{section}.tls_ca_file: {ca_file} can't be read: {error.strerror}"
+        ) from None
 
 
 def refusal(
     section: str, where: str, address: tuple[str, int], ca_file: Path | None, seconds: float
 ) -> ConfigurationError | None:
-    """Return the error that explains why a TLS connection to a server fails at every try; None if it is not TLS that fails.
+    """Return the error that explains why a TLS connection to a server fails at every try; None if it is not
+    TLS that fails.
 
     Args:
         section: of the configuration, for the message.
@@ -58,17 +66,25 @@ def refusal(
 
 def _untrusted(section: str, host: str, ca_file: Path | None, error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in OTHER_NAME:
-        return f"its certificate is for another name than {host}; give the name that it is for as the host in [{section}]"
+        return (
+            f"its certificate is for another name than {host}; give the name that it is for as the "
+            f"host in [{section}]"
+        )
     if error.verify_code == EXPIRED:
         return "its certificate has expired; it needs another one"
     trusted = f"in {ca_file}" if ca_file else "that this machine trusts"
-    return f"its certificate is from no authority {trusted} ({error.verify_message}); correct {section}.tls_ca_file"
+    return (
+        f"its certificate is from no authority {trusted} ({error.verify_message}); correct "
+        f"{section}.tls_ca_file"
+    )
 
 
 def _disagreement(section: str, error: ssl.SSLError) -> str:
     reason = error.reason or str(error)
     if any(text in reason for text in CLIENT_CERTIFICATE):
-        return "it asks for a client certificate, which Tagmill has none of; let it accept clients without one"
+        return (
+            "it asks for a client certificate, which Tagmill has none of; let it accept clients without one"
+        )
     if reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"):
         return f"nothing speaks TLS there; correct {section}.tls, or the port"
     return f"no TLS connection ({reason}); correct {section}.tls and {section}.tls_ca_file"

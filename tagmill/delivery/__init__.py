@@ -1,1 +1,4 @@
-"""From tag_views to ClickHouse: plan, seal, push, close. Each step may be killed at any instruction and started again."""
+"""From tag_views to ClickHouse: plan, seal, push, close.
+
+Each step may be killed at any instruction and started again.
+"""

@@ -38,10 +38,11 @@ def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for a batch that must not be there, or not yet.
+    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for a batch that must not be
+    there, or not yet.
 
-    `open`: its run is open, so the next delivery pushes it if it is NEW. `expired`: rows that are gone, past the destination's
-    retention.
+    `open`: its run is open, so the next delivery pushes it if it is NEW. `expired`: rows that are gone, past
+    the destination's retention.
     """
 
     run: int
@@ -54,7 +55,9 @@ class Stored:
 
     @property
     def agrees(self) -> bool:
-        """Whether ClickHouse has exactly the sealed rows, once, except those past the destination's retention."""
+        """Whether ClickHouse has exactly the sealed rows, once, except those past the destination's
+        retention.
+        """
         return self.there == self.expected or self.expired > 0
 
 
@@ -66,13 +69,17 @@ def stored(
     table: str,
     read: Callable[[RunFiles, RunRow], Sealed],
 ) -> tuple[list[Stored], list[UUID]]:
-    """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids that no run has.
+    """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids
+    that no run has.
 
     Batches past retention are included.
     """
     found = _stored(clickhouse, table)
     files = RunFiles(settings.storage.root)
-    retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
+    retired, last = (
+        Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline),
+        ledger.last_run(pipeline),
+    )
     expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
     batches: dict[UUID, Stored] = {}
     for number in range(retired.up_to() + 1, last + 1):
@@ -82,25 +89,42 @@ def stored(
         sealed = {batch.number: batch for batch in read(files, row).batches}
         for batch in ledger.batches(pipeline, number):
             wanted = sealed[batch.number]
-            expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
+            expected = (
+                [Totals(batch.generation, wanted.rows, wanted.checksum)]
+                if batch.state == BatchState.IN_CLICKHOUSE
+                else []
+            )
             there = found.pop(batch.batch_id, [])
             gone = expired.count(number, batch, expected, there, wanted)
-            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open, expired=gone)
+            batches[batch.batch_id] = Stored(
+                number, batch, expected, there, open=row.state.is_open, expired=gone
+            )
     # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
     for kept in retired.batches(last):
         if kept.batch_id not in batches:
             row_of_it = BatchRow(
-                kept.number, kept.batch_id, BatchState.IN_CLICKHOUSE, kept.generation, kept.tag, kept.rows, 0, None
+                kept.number,
+                kept.batch_id,
+                BatchState.IN_CLICKHOUSE,
+                kept.generation,
+                kept.tag,
+                kept.rows,
+                0,
+                None,
             )
             expected = [Totals(kept.generation, kept.rows, kept.checksum)]
             there = found.pop(kept.batch_id, [])
             gone = expired.count(kept.run, row_of_it, expected, there, None)
-            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, there, past_retention=True, expired=gone)
+            batches[kept.batch_id] = Stored(
+                kept.run, row_of_it, expected, there, past_retention=True, expired=gone
+            )
     return list(batches.values()), list(found)
 
 
 def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
-    """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any longer."""
+    """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes
+    any longer.
+    """
     for one in batches:
         batch = one.batch
         if batch.state == BatchState.NEW:
@@ -111,7 +135,9 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
             same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
             state = "past retention" if one.past_retention else batch.state
             hint = " (dropped on purpose? declare destination_retention_days)" if wanted and not rows else ""
-            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}")
+            yield Finding(
+                batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}"
+            )
 
 
 def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
@@ -129,7 +155,11 @@ def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:
     """
     row = ledger.run(pipeline, run)
     if row is not None and not row.state.is_open:
-        yield from (_not_sent(pipeline, run, batch) for batch in ledger.batches(pipeline, run) if batch.state == BatchState.NEW)
+        yield from (
+            _not_sent(pipeline, run, batch)
+            for batch in ledger.batches(pipeline, run)
+            if batch.state == BatchState.NEW
+        )
 
 
 def _not_sent(pipeline: str, run: int, batch: BatchRow) -> Finding:

@@ -11,10 +11,14 @@ from tagmill.ledger.write_times import ForeignWriteTime
 
 @contextmanager
 def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]:
-    """Raise FenceRaised instead of ForeignWriteTime if another process has closed the run: later runs may have written since."""
+    """Raise FenceRaised instead of ForeignWriteTime if another process has closed the run: later runs may
+    have written since.
+    """
     try:
         yield
     except ForeignWriteTime:
         if (state := ledger.current(name, run, fence).state) != RunState.SEALED:
-            raise FenceRaised(f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts") from None
+            raise FenceRaised(
+                f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts"
+            ) from None
         raise

@@ -1,7 +1,8 @@
-"""Guard materialized views that depend on a destination: an insert that failed in a view never counts as complete.
+"""Guard materialized views that depend on a destination: an insert that failed in a view never counts as
+complete.
 
-ClickHouse keeps the rows of an insert whose view failed, and a retry finds them in the table. Only a record of the insert's
-outcome, or a person, can then say whether the views have them (docs/decisions/0031).
+ClickHouse keeps the rows of an insert whose view failed, and a retry finds them in the table. Only a record
+of the insert's outcome, or a person, can then say whether the views have them (docs/decisions/0031).
 """
 
 from collections.abc import Callable
@@ -25,7 +26,8 @@ class DependentViews:
         self.names = ", ".join(clickhouse.dependent_views(table))
 
     def insert(self, batch: BatchRow, send: Callable[[], bool]) -> bool:
-        """Send an insert and record its start and outcome; return False if ClickHouse did not confirm that it wrote the rows.
+        """Send an insert and record its start and outcome; return False if ClickHouse did not confirm that it
+        wrote the rows.
 
         Without views nothing is recorded and nothing needs to be confirmed.
         """
@@ -51,13 +53,20 @@ class DependentViews:
         if not views or (known and known.is_whole):
             return
         failed = known is not None and known.outcome == Outcome.FAILED
-        how = f"ended with an error ({known.error})" if known and failed else "was not confirmed before its push ended"
+        how = (
+            f"ended with an error ({known.error})"
+            if known and failed
+            else "was not confirmed before its push ended"
+        )
         run, pipeline = self.manifest.run, self.manifest.pipeline
         at = f"{batch.batch_id} --run {run} --pipeline {pipeline}"
         raise ViewsUnknown(
-            f"batch {batch.batch_id} of run {run}, pipeline {pipeline}: its rows are in {self.where}, but the insert {how}. "
-            f"These views depend on the table and may lack the batch: {views}. The batch stays NEW, and nothing more was pushed. "
-            f"Either complete the views by hand, then: tagmill batches accept {at} --why …; or take the batch out and send it again, "
+            f"batch {batch.batch_id} of run {run}, pipeline {pipeline}: its rows are in {self.where}, "
+            f"but the insert {how}. "
+            f"These views depend on the table and may lack the batch: {views}. The batch stays NEW, and "
+            "nothing more was pushed. "
+            f"Either complete the views by hand, then: tagmill batches accept {at} --why …; or take the "
+            "batch out and send it again, "
             f"which views that have it count twice: tagmill batches resend {at} {DESPITE_VIEWS} --why …"
         )
 
@@ -75,17 +84,23 @@ class DependentViews:
             self._inserts().forget(batch)
 
     def _inserts(self) -> ViewInserts:
-        return ViewInserts(self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline, self.manifest.run)
+        return ViewInserts(
+            self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline, self.manifest.run
+        )
 
 
-def accept(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow, who: str, why: str) -> str:
-    """Record that the views have a NEW batch whose insert was not confirmed; return a sentence that says what to do next.
+def accept(
+    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow, who: str, why: str
+) -> str:
+    """Record that the views have a NEW batch whose insert was not confirmed; return a sentence that says what
+    to do next.
 
     Raises GuardRefused if the batch is not NEW or not in the table.
     """
     if not clickhouse.totals(table, batch.batch_id) or batch.state != "NEW":
         raise GuardRefused(
-            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is {batch.state} and waits for no decision about views. "
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is {batch.state} and "
+            "waits for no decision about views. "
             f"Nothing was changed. Look: tagmill batches --pipeline {row.pipeline}"
         )
     ViewInserts(ledger.cassandra, ledger.ledger_keyspace, row.pipeline, row.run).accept(batch, who, why)
@@ -97,16 +112,19 @@ def accept(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batc
 
 
 def require_no_views(clickhouse: ClickHouse, table: str, refused: str, *, despite_views: bool) -> str:
-    """Return the names of the views that depend on a table, separated by commas; an empty string if there are none.
+    """Return the names of the views that depend on a table, separated by commas; an empty string if there are
+    none.
 
     Raises GuardRefused if there are views and the operator did not ask to work despite them.
     """
     views = ", ".join(clickhouse.dependent_views(table))
     if views and not despite_views:
         raise GuardRefused(
-            f"{refused}: materialized views depend on {clickhouse.settings.database}.{table}: {views}. They keep what is taken out "
+            f"{refused}: materialized views depend on {clickhouse.settings.database}.{table}: {views}. "
+            "They keep what is taken out "
             "of the table, and count twice what is sent again. Nothing was changed. "
-            f"Complete the views by hand afterwards, and give {DESPITE_VIEWS} on the command line: a DAG has no param for it"
+            f"Complete the views by hand afterwards, and give {DESPITE_VIEWS} on the command line: a DAG "
+            "has no param for it"
         )
     return views
 

@@ -1,7 +1,8 @@
-"""Account for rows that a destination no longer has to hold: those older than the pipeline's destination_retention_days.
+"""Account for rows that a destination no longer has to hold: those older than the pipeline's
+destination_retention_days.
 
-A TTL or DROP PARTITION may have removed them or not: both are right. Rows within the retention are still proven by count and
-checksum, against the rows of the sealed file that are within it.
+A TTL or DROP PARTITION may have removed them or not: both are right. Rows within the retention are still
+proven by count and checksum, against the rows of the sealed file that are within it.
 """
 
 from collections import Counter
@@ -28,7 +29,8 @@ from tagmill.ledger.runs import BatchRow, Ledger
 from tagmill.runs.storage import RunFiles
 
 DAY_MS = 86_400_000
-# Milliseconds before their expiry from which rows count as expired: a TTL may remove them between two queries.
+# Milliseconds before their expiry from which rows count as expired: a TTL may remove them between two
+# queries.
 MARGIN_MS = 3_600_000
 # Columns with a row's time, and how many of their units in the sealed file make a millisecond.
 TIME_COLUMNS = {"event_time": 10_000, "created_at": 1}
@@ -71,7 +73,9 @@ class Expiry:
         ((now,),) = clickhouse.rows("SELECT toUnixTimestamp64Milli(now64(3))")
         self.cutoff_ms = int(now) + MARGIN_MS - days * DAY_MS
         self.clickhouse, self.table = clickhouse, table
-        self.column: Column = next(column for column in clickhouse.layout.columns if column.name in TIME_COLUMNS)
+        self.column: Column = next(
+            column for column in clickhouse.layout.columns if column.name in TIME_COLUMNS
+        )
         self.unit = TIME_COLUMNS[self.column.name]
 
     @classmethod
@@ -93,8 +97,10 @@ class Expiry:
     def agrees(self, batch_id: UUID, generation: int, wanted: Within) -> bool:
         """Return whether the table has exactly the wanted rows of a batch within the retention, once."""
         rows = self.clickhouse.rows(
-            f"SELECT `generation`, count(), sum({self.clickhouse.layout.row_checksum_sql()}) FROM {identifiers.sql(self.table)} "
-            f"WHERE `batch_id` = {{batch:UUID}} AND {self.time_sql} >= {{cutoff:Int64}} GROUP BY `generation`",
+            f"SELECT `generation`, count(), sum({self.clickhouse.layout.row_checksum_sql()}) FROM "
+            f"{identifiers.sql(self.table)} "
+            f"WHERE `batch_id` = {{batch:UUID}} AND {self.time_sql} >= {{cutoff:Int64}} GROUP BY "
+            "`generation`",
             {"batch": str(batch_id), "cutoff": self.cutoff_ms * self.unit},
         )
         found = [Totals(int(number), int(count), int(checksum)) for number, count, checksum in rows]
@@ -116,7 +122,9 @@ class Expiry:
 
 
 class ExpiredRows:
-    """The rows of delivered batches that are gone because they are past the retention, by the batch times in the ledger."""
+    """The rows of delivered batches that are gone because they are past the retention, by the batch times in
+    the ledger.
+    """
 
     def __init__(self, settings: Settings, pipeline: str, ledger: Ledger, expiry: Expiry | None) -> None:
         self.settings, self.pipeline, self.ledger, self.expiry = settings, pipeline, ledger, expiry
@@ -126,15 +134,19 @@ class ExpiredRows:
         self.times = BatchTimes(ledger.cassandra, keyspace, pipeline).read(self.last_run) if expiry else {}
 
     @classmethod
-    def declared(cls, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> "ExpiredRows":
+    def declared(
+        cls, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse
+    ) -> "ExpiredRows":
         """Return the expired rows of a pipeline; without a declared retention no row ever expires."""
         return cls(settings, pipeline, ledger, Expiry.declared(settings, pipeline, clickhouse))
 
-    def count(self, run: int, batch: BatchRow, expected: list[Totals], stored: list[Totals], sealed: Batch | None) -> int:
+    def count(
+        self, run: int, batch: BatchRow, expected: list[Totals], stored: list[Totals], sealed: Batch | None
+    ) -> int:
         """Return how many rows of a batch are gone if all missing ones are past the retention, else 0.
 
-        If a batch was cleaned up so long ago that neither its times nor its `sealed` file are known, its missing rows count as
-        past.
+        If a batch was cleaned up so long ago that neither its times nor its `sealed` file are known, its
+        missing rows count as past.
         """
         if self.expiry is None or not expected or stored == expected:
             return 0
@@ -153,10 +165,12 @@ class ExpiredRows:
         return missing if agrees else 0
 
     def by_tag(self, counted: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """Return how many rows of each tag are gone because they are past the retention, judged by counts alone.
+        """Return how many rows of each tag are gone because they are past the retention, judged by counts
+        alone.
 
-        In: rows delivered and rows in ClickHouse by tag; batches of topics and Kafka journals have the tag ''. A tag has no
-        expired rows if it lacks more rows than its batches past the retention have, or if it lacks rows within the retention.
+        In: rows delivered and rows in ClickHouse by tag; batches of topics and Kafka journals have the tag
+        ''. A tag has no expired rows if it lacks more rows than its batches past the retention have, or if it
+        lacks rows within the retention.
         """
         missing = {tag: delivered - rows for tag, (delivered, rows) in counted.items() if delivered > rows}
         if self.expiry is None or not missing:
@@ -167,7 +181,11 @@ class ExpiredRows:
             (past if times is None or times.first_ms < self.expiry.cutoff_ms else certain)[tag] += rows
         tagged = "tag" in self.expiry.clickhouse.layout.names and "" not in counted
         within = self.expiry.rows_within("toString(`tag`)" if tagged else "''")
-        return {tag: rows for tag, rows in missing.items() if rows <= past[tag] and certain[tag] <= within.get(tag, 0)}
+        return {
+            tag: rows
+            for tag, rows in missing.items()
+            if rows <= past[tag] and certain[tag] <= within.get(tag, 0)
+        }
 
     def _batches(self) -> Iterator[tuple[int, int, str, int]]:
         """Yield run, number, tag and rows of each delivered batch."""

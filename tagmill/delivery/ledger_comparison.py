@@ -1,4 +1,6 @@
-"""Compare the destination with the ledger, so that a restored or lost ledger never delivers again what ClickHouse already has."""
+"""Compare the destination with the ledger, so that a restored or lost ledger never delivers again what
+ClickHouse already has.
+"""
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -9,16 +11,22 @@ from tagmill.ledger.sent_batches import DestinationBatches
 
 
 def require_up_to_date(
-    settings: Settings, ledger: Ledger, pipeline: str, number: int | None = None, done: str = "Nothing was sealed"
+    settings: Settings,
+    ledger: Ledger,
+    pipeline: str,
+    number: int | None = None,
+    done: str = "Nothing was sealed",
 ) -> None:
     """Raise GuardRefused if ClickHouse has batches that the ledger cannot know of.
 
-    `number` is the run to be sealed, by default the next one; `done` says in the message what was left undone.
+    `number` is the run to be sealed, by default the next one; `done` says in the message what was left
+    undone.
     """
     with ClickHouse(settings.clickhouse) as clickhouse:
         if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
             raise GuardRefused(
-                f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run"
+                f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore "
+                f"--pipeline {pipeline} --dry-run"
             )
 
 
@@ -38,7 +46,8 @@ def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) 
 def destination_ahead(
     settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, number: int | None = None
 ) -> str | None:
-    """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are none.
+    """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are
+    none.
 
     `number` is the run to be sealed, by default the next one. Costs a few small queries.
     """
@@ -48,19 +57,27 @@ def destination_ahead(
         return None
     if not sent.exists():
         raise ConfigurationError(
-            f"{clickhouse.where}: table {settings.clickhouse.database}.{sent.table} does not exist. Nothing was sealed. "
+            f"{clickhouse.where}: table {settings.clickhouse.database}.{sent.table} does not exist. "
+            "Nothing was sealed. "
             "Create it: tagmill schema apply"
         )
     number = ledger.free_number(pipeline) if number is None else number
     newest = sent.last_run()
     if newest >= number:
-        return f"{chosen.destination} has batches of run {newest}, and the ledger ends with run {number - 1}: it is older than ClickHouse"
+        return (
+            f"{chosen.destination} has batches of run {newest}, and the ledger ends with run "
+            f"{number - 1}: it is older than ClickHouse"
+        )
     if not newest:
         there = sent.count()
         known = _known_batches(ledger, pipeline) if pipeline in settings.pipelines else there * (number > 1)
-        # Batches without a note of their run were sent by a version that noted none: only their number can be compared.
+        # Batches without a note of their run were sent by a version that noted none: only their number can be
+        # compared.
         if there > known:
-            return f"{chosen.destination} has {there} batches, of which the ledger knows {known}: it is older than ClickHouse"
+            return (
+                f"{chosen.destination} has {there} batches, of which the ledger knows {known}: it is "
+                "older than ClickHouse"
+            )
     return None
 
 

@@ -1,4 +1,6 @@
-"""Collect what the ledger knows of a whole pipeline for the verdicts on its tags: the open run, failures, checks, the last audit."""
+"""Collect what the ledger knows of a whole pipeline for the verdicts on its tags: the open run, failures,
+checks, the last audit.
+"""
 
 import json
 from collections import Counter
@@ -20,14 +22,16 @@ from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.runs.storage import RunFiles
 
-# Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute them.
+# Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute
+# them.
 Contents = tuple[int, int]
 UNTOLD: Contents = (-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` the last audit's findings by tag.
+    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` the last
+    audit's findings by tag.
 
     `audited_run` is the newest run that was closed before that audit read anything.
     """
@@ -51,7 +55,9 @@ class PipelineFacts:
         same = (check.rows, check.checksum) == self.contents
         if self.contents == UNTOLD:
             same = same and self.closed is not None and self.closed.run == check.run
-        return Proof("checked", check.checked_at, check.agrees, f"run {check.run}", check.finding, changed=not same)
+        return Proof(
+            "checked", check.checked_at, check.agrees, f"run {check.run}", check.finding, changed=not same
+        )
 
     def audited(self, tag: str) -> Proof | None:
         """Return the last audit as a proof for a tag, or None if it did not judge the tag."""
@@ -60,7 +66,9 @@ class PipelineFacts:
             return None
         changed = self.closed is not None and self.closed.run > self.audited_run
         finding = f"audit {audit.audit} found {in_words(self.found[tag])}"
-        return Proof("audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed)
+        return Proof(
+            "audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed
+        )
 
     def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
         """Return the facts of one tag, by the names that Facts has for them.
@@ -79,15 +87,21 @@ class PipelineFacts:
         }
 
 
-def collect(settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str) -> PipelineFacts:
-    """Read what the ledger knows of a pipeline, and the destination's contents if there is a check to compare them with."""
+def collect(
+    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str
+) -> PipelineFacts:
+    """Read what the ledger knows of a pipeline, and the destination's contents if there is a check to compare
+    them with.
+    """
     keyspace = settings.cassandra.ledger_keyspace
     last = ledger.last_run(pipeline)
     rows = [row for number in (last, last - 1) if number > 0 and (row := ledger.run(pipeline, number))]
     open_run = next((row for row in rows if row.state.is_open), None)
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = Checks(ledger.cassandra, keyspace, pipeline).newest()
-    audit = Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
+    audit = (
+        Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
+    )
     found, audited_run = _found(settings, pipeline, audit) if audit else ({}, 0)
     return PipelineFacts(
         closed=next((row for row in rows if not row.state.is_open), None),
@@ -119,15 +133,19 @@ def record_checks(
     rows, checksum = checked
     run = known.closed.run if known.closed else 0
     Checks(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).write(
-        CheckRow(tag, at, run, rows, checksum, not texts, texts[0] if texts else "") for tag, texts in findings.items()
+        CheckRow(tag, at, run, rows, checksum, not texts, texts[0] if texts else "")
+        for tag, texts in findings.items()
     )
 
 
 def contents(clickhouse: ClickHouse, table: str) -> Contents:
-    """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part; UNTOLD if it can't."""
+    """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part; UNTOLD
+    if it can't.
+    """
     query = (
         "SELECT sum(batch_rows), sum(batch_checksum) FROM (SELECT count() AS batch_rows, "
-        f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {identifiers.sql(table)} GROUP BY `batch_id`, `generation`)"
+        f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {identifiers.sql(table)} "
+        "GROUP BY `batch_id`, `generation`)"
     )
     try:
         ((rows, checksum),) = clickhouse.rows(query, settings={"force_optimize_projection": 1})
@@ -151,11 +169,13 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
 def _found(settings: Settings, pipeline: str, audit: AuditRow) -> tuple[Mapping[str, Mapping[str, int]], int]:
     """Return by tag what an audit found, and the newest run that it covers.
 
-    Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees speaks for all
-    tags, and one that agrees for none.
+    Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
+    speaks for all tags, and one that agrees for none.
     """
     try:
-        report = json.loads(RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json"))
+        report = json.loads(
+            RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json")
+        )
     except (TagmillError, OSError):
         return {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings), 0
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}

@@ -1,7 +1,8 @@
 """Push a sealed run's batches: each tag's in order, a few tags at a time, each batch exactly once.
 
-Spark is not needed: sealed bytes go from the file to ClickHouse unchanged (docs/decisions/0003). The server makes the insert
-conditional. A batch is delivered if ClickHouse has the rows and checksum under its id that the manifest names.
+Spark is not needed: sealed bytes go from the file to ClickHouse unchanged (docs/decisions/0003). The server
+makes the insert conditional. A batch is delivered if ClickHouse has the rows and checksum under its id that
+the manifest names.
 """
 
 import hashlib
@@ -38,7 +39,9 @@ PushProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The table that batches go to, and how fast: `seconds_between` is the least time from one insert to the next."""
+    """The table that batches go to, and how fast: `seconds_between` is the least time from one insert to the
+    next.
+    """
 
     table: str
     layout: Layout = TAG_VIEWS
@@ -65,7 +68,9 @@ def destination_of(settings: Settings, name: str) -> Destination:
     return Destination(pipeline.destination, parallel_inserts=pipeline.parallel_inserts)
 
 
-def push_one(settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination) -> None:
+def push_one(
+    settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination
+) -> None:
     """Push one NEW batch of a run, even of a closed one, as `batches resend` needs it."""
     files = RunFiles(settings.storage.root)
     pushing = _Pushing(settings, ledger, files, manifest, fence, to, lambda done, of: None)
@@ -125,7 +130,9 @@ class _Pushing:
                 task.result()
 
     def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
-        """Push one tag's batches one after the other, with a client of their own; stop when the push of any tag has failed."""
+        """Push one tag's batches one after the other, with a client of their own; stop when the push of any
+        tag has failed.
+        """
         with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
             two_offsets = TwoOffsets(clickhouse, self.to.table)
@@ -141,7 +148,12 @@ class _Pushing:
                 one_done()
 
     def _push_batch(
-        self, clickhouse: ClickHouse, batch: Batch, row: BatchRow, views: DependentViews, two_offsets: TwoOffsets | None
+        self,
+        clickhouse: ClickHouse,
+        batch: Batch,
+        row: BatchRow,
+        views: DependentViews,
+        two_offsets: TwoOffsets | None,
     ) -> None:
         manifest, table = self.manifest, self.to.table
         checkpoints.reached("push.before_batch")
@@ -151,7 +163,12 @@ class _Pushing:
         within = self._within(expiry, batch, content)
         if within and within.is_past:
             self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
-            log.info("batch past retention not sent", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number)
+            log.info(
+                "batch past retention not sent",
+                pipeline=manifest.pipeline,
+                run=manifest.run,
+                batch=batch.number,
+            )
             return
         confirmed = False
         for attempt in Retrying(
@@ -185,10 +202,18 @@ class _Pushing:
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
         views.forget(row)
         checkpoints.reached("push.after_batch")
-        log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
+        log.info(
+            "batch in ClickHouse",
+            pipeline=manifest.pipeline,
+            run=manifest.run,
+            batch=batch.number,
+            rows=batch.rows,
+        )
 
     def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
-        """Return what of a batch is within the destination's retention, and note the batch's times; None if no retention is declared."""
+        """Return what of a batch is within the destination's retention, and note the batch's times; None if
+        no retention is declared.
+        """
         if expiry is None:
             return None
         times = BatchTimes(self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline)
@@ -196,12 +221,15 @@ class _Pushing:
         return expiry.within(io.BytesIO(content))
 
     def _insert(self, clickhouse: ClickHouse, row: BatchRow, content: bytes, views: DependentViews) -> bool:
-        """Insert a batch; return False if ClickHouse did not confirm it, or answered with an error though it has the rows.
+        """Insert a batch; return False if ClickHouse did not confirm it, or answered with an error though it
+        has the rows.
 
         Raises the error if ClickHouse does not have the rows, or no views depend on the table.
         """
         try:
-            return views.insert(row, lambda: clickhouse.insert_batch(self.to.table, row.batch_id, row.generation, content))
+            return views.insert(
+                row, lambda: clickhouse.insert_batch(self.to.table, row.batch_id, row.generation, content)
+            )
         except TagmillError:
             if not views.names or not clickhouse.totals(self.to.table, row.batch_id):
                 raise
@@ -223,7 +251,8 @@ class _Pushing:
             f"batch {batch.batch_id} of run {self.manifest.run}, pipeline {self.manifest.pipeline}: "
             "ClickHouse skipped the insert (its deduplication "
             f"window still knows generation {row.generation}) and has no rows of it. "
-            f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline {self.manifest.pipeline} --why …"
+            f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline "
+            f"{self.manifest.pipeline} --why …"
         )
 
 
@@ -231,10 +260,16 @@ def verify(manifest: Sealed, batch: Batch, row: BatchRow, found: list[Totals]) -
     """Raise BatchDiffers unless ClickHouse has exactly the sealed rows, once."""
     if len(found) == 1 and found[0] == Totals(row.generation, batch.rows, batch.checksum):
         return
-    there = "; ".join(f"{t.rows} rows, checksum {t.checksum:016x}, generation {t.generation}" for t in found) or "nothing"
+    there = (
+        "; ".join(f"{t.rows} rows, checksum {t.checksum:016x}, generation {t.generation}" for t in found)
+        or "nothing"
+    )
     raise BatchDiffers(
-        f"batch {UUID(batch.batch_id)} of run {manifest.run}, pipeline {manifest.pipeline}: ClickHouse has {there}; "
-        f"sealed are {batch.rows} rows, checksum {batch.checksum:016x}, generation {row.generation}. Nothing more was pushed. "
+        f"batch {UUID(batch.batch_id)} of run {manifest.run}, pipeline {manifest.pipeline}: ClickHouse "
+        f"has {there}; "
+        f"sealed are {batch.rows} rows, checksum {batch.checksum:016x}, generation {row.generation}. "
+        "Nothing more was pushed. "
         f"Look: tagmill batches --pipeline {manifest.pipeline}. "
-        f"Repair: tagmill batches resend {batch.batch_id} --run {manifest.run} --pipeline {manifest.pipeline} --why …"
+        f"Repair: tagmill batches resend {batch.batch_id} --run {manifest.run} --pipeline "
+        f"{manifest.pipeline} --why …"
     )

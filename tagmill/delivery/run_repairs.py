@@ -1,4 +1,6 @@
-"""Do what every way out of a run needs, whatever the run reads: find the run, give up batches, send a batch again."""
+"""Do what every way out of a run needs, whatever the run reads: find the run, give up batches, send a batch
+again.
+"""
 
 from uuid import UUID
 
@@ -21,7 +23,8 @@ def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
     if row is None or row.state != state:
         there = f"run {row.run} is {row.state}" if row else "no run is open"
         raise GuardRefused(
-            f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {pipeline}"
+            f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs "
+            f"--pipeline {pipeline}"
         )
     return row
 
@@ -29,18 +32,30 @@ def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
 def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[RunRow, BatchRow]:
     """Return a run and one of its batches; raise GuardRefused if there is no such batch."""
     row = ledger.run(pipeline, run)
-    batch = next((batch for batch in ledger.batches(pipeline, run) if batch.batch_id == batch_id), None) if row else None
+    batch = (
+        next((batch for batch in ledger.batches(pipeline, run) if batch.batch_id == batch_id), None)
+        if row
+        else None
+    )
     if row is None or batch is None:
         raise GuardRefused(
-            f"pipeline {pipeline}, run {run} has no batch {batch_id}. Nothing was changed. Look: tagmill batches --pipeline {pipeline}"
+            f"pipeline {pipeline}, run {run} has no batch {batch_id}. Nothing was changed. Look: tagmill "
+            f"batches --pipeline {pipeline}"
         )
     return row, batch
 
 
 def void_waiting(
-    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batches: list[BatchRow], who: str, why: str
+    ledger: Ledger,
+    clickhouse: ClickHouse,
+    table: str,
+    row: RunRow,
+    batches: list[BatchRow],
+    who: str,
+    why: str,
 ) -> str:
-    """Give up a run's NEW batches, each proven absent from its table; return a sentence that says what was done.
+    """Give up a run's NEW batches, each proven absent from its table; return a sentence that says what was
+    done.
 
     Raises GuardRefused if the table has one of them.
     """
@@ -51,7 +66,8 @@ def void_waiting(
         if clickhouse.totals(table, batch.batch_id):
             clickhouse.unvoid_batch(table, batch.batch_id)
             raise GuardRefused(
-                f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It was not voided; "
+                f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It "
+                "was not voided; "
                 f"finish the run instead: tagmill run deliver --pipeline {row.pipeline}"
             )
         ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
@@ -63,7 +79,8 @@ def void_waiting(
 
 
 def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow) -> None:
-    """Make a batch of an open run VOIDED, whatever its table has of it: mark it as void, remove it, prove it absent.
+    """Make a batch of an open run VOIDED, whatever its table has of it: mark it as void, remove it, prove it
+    absent.
 
     Raises StoreUnavailable if the table still has rows of it.
     """
@@ -74,14 +91,17 @@ def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, b
         clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
         raise StoreUnavailable(
-            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is still in ClickHouse. The run stays as it is; "
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is still in ClickHouse. "
+            "The run stays as it is; "
             "run the same command again"
         )
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
 
 
 def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
-    """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows in its table."""
+    """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows
+    in its table.
+    """
     checksum = sum(total.checksum for total in clickhouse.totals(table, batch.batch_id, from_rows=True))
     return Batch(
         number=batch.number,
@@ -98,10 +118,21 @@ def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
 
 
 def send_again(
-    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, row: RunRow, found: BatchRow, to: Destination,
-    who: str, why: str, *, despite_views: bool,
-) -> str:  # fmt: skip
-    """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence that says so."""
+    settings: Settings,
+    ledger: Ledger,
+    clickhouse: ClickHouse,
+    manifest: Sealed,
+    row: RunRow,
+    found: BatchRow,
+    to: Destination,
+    who: str,
+    why: str,
+    *,
+    despite_views: bool,
+) -> str:
+    """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence
+    that says so.
+    """
     batch_id = found.batch_id
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
@@ -110,4 +141,7 @@ def send_again(
     ledger.move_batch(row.pipeline, row.run, row.fence, found, BatchState.NEW, generation)
     ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}{despite(views)}", why)
     push_one(settings, ledger, manifest, row.fence, found.number, to)
-    return f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation {generation} and verified"
+    return (
+        f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation "
+        f"{generation} and verified"
+    )

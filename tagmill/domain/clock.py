@@ -18,7 +18,8 @@ def local() -> datetime:
 class Reading:
     """A server's time, asked once and continued with the monotonic clock.
 
-    `ahead`: how far the local clock was ahead of the server's at least, given the duration of the round trip; negative: behind.
+    `ahead`: how far the local clock was ahead of the server's at least, given the duration of the round trip;
+    negative: behind.
     """
 
     where: str
@@ -32,7 +33,9 @@ class Reading:
 
 
 def read(where: str, ask: Callable[[], datetime]) -> Reading:
-    """Ask a server for its time, and return a reading on which later changes of the local clock have no effect."""
+    """Ask a server for its time, and return a reading on which later changes of the local clock have no
+    effect.
+    """
     before, began = local(), time.monotonic()
     at = ask()
     received = time.monotonic()
@@ -42,7 +45,9 @@ def read(where: str, ask: Callable[[], datetime]) -> Reading:
 
 
 def difference(readings: Sequence[Reading], limit_seconds: float) -> str | None:
-    """Return a text that says whose clock differs from whose and by how much; None if all are within the limit."""
+    """Return a text that says whose clock differs from whose and by how much; None if all are within the
+    limit.
+    """
     limit = timedelta(seconds=limit_seconds)
     slowest, fastest = (pick(readings, key=lambda reading: reading.ahead) for pick in (max, min))
     furthest = max(readings, key=lambda reading: abs(reading.ahead))
@@ -50,7 +55,10 @@ def difference(readings: Sequence[Reading], limit_seconds: float) -> str | None:
         wrong, right = (slowest, fastest) if abs(slowest.ahead) > abs(fastest.ahead) else (fastest, slowest)
         return f"the clock of {wrong.where} is {_apart(right.ahead - wrong.ahead)} {right.where}'s"
     if abs(furthest.ahead) > limit:
-        return f"the clock of this machine ({socket.gethostname()}) is {_apart(furthest.ahead)} {furthest.where}'s"
+        return (
+            f"the clock of this machine ({socket.gethostname()}) is {_apart(furthest.ahead)} "
+            f"{furthest.where}'s"
+        )
     return None
 
 

@@ -1,4 +1,6 @@
-"""The base of all plans and manifests: files that one step of a run hands to the next, and that a person can read."""
+"""The base of all plans and manifests: files that one step of a run hands to the next, and that a person can
+read.
+"""
 
 from pydantic import BaseModel, ConfigDict
 

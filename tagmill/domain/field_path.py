@@ -1,4 +1,6 @@
-"""Read and write paths of fields in the configuration: names joined by dots, a name with a dot in it in double quotes. Pure."""
+"""Read and write paths of fields in the configuration: names joined by dots, a name with a dot in it in
+double quotes. Pure.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +8,9 @@ from difflib import get_close_matches
 
 QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 BARE = re.compile(r'[^."][^.]*')
-RULE = 'names have a dot between them, and one with a dot in it is in double quotes: attributes."service.name"'
+RULE = (
+    'names have a dot between them, and one with a dot in it is in double quotes: attributes."service.name"'
+)
 
 
 def split(path: str) -> list[str]:
@@ -24,7 +28,9 @@ def split(path: str) -> list[str]:
         if at == len(path):
             return names
         if path[at] != ".":
-            raise ValueError(f"{path!r} is no path of a field: a dot is missing at character {at + 1}; {RULE}")
+            raise ValueError(
+                f"{path!r} is no path of a field: a dot is missing at character {at + 1}; {RULE}"
+            )
         at += 1
 
 
@@ -43,7 +49,9 @@ def field_path(path: str) -> str:
 
 
 def nearest(path: str, paths: Iterable[str]) -> str | None:
-    """Return the path that is most similar to this one, apart from case and quotes; None if no path is similar."""
+    """Return the path that is most similar to this one, apart from case and quotes; None if no path is
+    similar.
+    """
     plain = {_plain(one): one for one in sorted(paths)}
     found = get_close_matches(_plain(path), plain, n=1)
     return plain[found[0]] if found else None

@@ -1,7 +1,8 @@
 """The tables of an application's journal, and where an event's tags are in them. Pure.
 
-Source: reference.conf of pekko-persistence-cassandra 1.1: journal.table, journal.metadata-table, journal.all-persistence-ids-table,
-events-by-tag.table. The plugin has no settings for the names of tag_write_progress and tag_scanning.
+Source: reference.conf of pekko-persistence-cassandra 1.1: journal.table, journal.metadata-table,
+journal.all-persistence-ids-table, events-by-tag.table. The plugin has no settings for the names of
+tag_write_progress and tag_scanning.
 """
 
 from collections.abc import Collection
@@ -41,7 +42,8 @@ def tag_columns(columns: Collection[str]) -> list[str]:
 def event_tags(event: Any) -> frozenset[str]:
     """Return an event's tags as the plugin sees them: those of `tags`, and those of tag1, tag2 and tag3.
 
-    In: a row with the columns that tag_columns names. Source: extractTags in the plugin's Extractors (views.tables.event_tags for Spark).
+    In: a row with the columns that tag_columns names. Source: extractTags in the plugin's Extractors
+    (views.tables.event_tags for Spark).
     """
     old = (getattr(event, name, None) for name in OLD_TAGS)
     return frozenset(getattr(event, "tags", None) or ()) | {tag for tag in old if tag}

@@ -1,6 +1,7 @@
 """Timebuckets: the time slice of a tag that one tag_views partition holds. Pure.
 
-Source: TimeBucket in akka-persistence-cassandra and pekko-persistence-cassandra: floor(unix_ms / size_ms) * size_ms.
+Source: TimeBucket in akka-persistence-cassandra and pekko-persistence-cassandra: floor(unix_ms / size_ms) *
+size_ms.
 """
 
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ class BucketSize(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table of tag views, and the size of its buckets: events-by-tag.table and events-by-tag.bucket-size of the plugin."""
+    """A table of tag views, and the size of its buckets: events-by-tag.table and events-by-tag.bucket-size of
+    the plugin.
+    """
 
     table: str
     size: BucketSize
@@ -46,7 +49,8 @@ class View:
         return f"{self.table} ({self.size.value})"
 
     def key(self, of: str) -> str:
-        """Return the name under which the ledger keeps what it knows of the partitions of a view; `of`: a pipeline or a journal.
+        """Return the name under which the ledger keeps what it knows of the partitions of a view; `of`: a
+        pipeline or a journal.
 
         Another table has other partitions: what was known of the old ones doesn't hold for them.
         """

@@ -1,7 +1,7 @@
 """Offsets (TimeUUID, version 1) and their time, in 100 ns ticks since 1970-01-01 UTC. Pure.
 
-Never compare offsets as text: the text begins with the low bits of the time. Cassandra orders them by time, then by the
-remaining eight bytes as signed bytes (TimeUUIDType).
+Never compare offsets as text: the text begins with the low bits of the time. Cassandra orders them by time,
+then by the remaining eight bytes as signed bytes (TimeUUIDType).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,8 @@ _HIGHEST_REST = 0x7F7F7F7F7F7F7F7F
 def ticks(offset: UUID) -> int:
     """Return the time of an offset in ticks since 1970; raises ValueError if it is not a version 1 UUID.
 
-    Like Cassandra, it checks only the version: Cassandra's maxTimeuuid has another variant, for which uuid.UUID.version is None.
+    Like Cassandra, it checks only the version: Cassandra's maxTimeuuid has another variant, for which
+    uuid.UUID.version is None.
     """
     version = offset.int >> 76 & 0xF
     if version != 1:

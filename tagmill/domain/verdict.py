@@ -1,6 +1,7 @@
 """Compute the verdict on a tag, a topic or a replication from all that is known of it.
 
-Every table, page and exit status takes its words from here. The worst is said first, and a word of proof needs a check or an audit.
+Every table, page and exit status takes its words from here. The worst is said first, and a word of proof
+needs a check or an audit.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,10 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The newest check or audit that came to its end. `changed`: rows or runs have come since, so it covers not all of now."""
+    """The newest check or audit that came to its end.
+
+    `changed`: rows or runs have come since, so it covers not all of now.
+    """
 
     how: str
     at: datetime
@@ -52,7 +56,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Attempts that failed in a row since the last success; `passing`: the last one may succeed when it is made again."""
+    """Attempts that failed in a row since the last success; `passing`: the last one may succeed when it is
+    made again.
+    """
 
     times: int
     since: datetime
@@ -223,7 +229,9 @@ def _settled(facts: Facts) -> Reason:
     """Return the word for a pipeline with nothing wrong and nothing left: how well that is proven."""
     if facts.verified:
         return Reason(Level.PROVEN, f"{EXACTLY_ONCE}, checked at {moment(facts.verified)}")
-    proofs = sorted((proof for proof in (facts.checked, facts.audited) if proof), key=lambda proof: proof.at, reverse=True)
+    proofs = sorted(
+        (proof for proof in (facts.checked, facts.audited) if proof), key=lambda proof: proof.at, reverse=True
+    )
     for proof in proofs:
         if not proof.changed:
             return Reason(Level.PROVEN, f"{EXACTLY_ONCE}, {proof}, up to {proof.up_to}")

@@ -33,7 +33,10 @@ _TEXTS = {
     Reason.NO_TIME_UUID: "the timestamp is no TimeUUID, or of another age",
     Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
     Reason.ELSEWHERE: "somebody else has numbered it since the last build",
-    Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that another event would get",
-    Reason.WRITTEN_AHEAD: "a row that would go or change was written by a clock that is ahead: nothing covers it until that time has come",
-    Reason.TOO_LARGE: "its row of the view is larger than Cassandra takes in one write (max_mutation_size, [cassandra] max_write_bytes)",
+    Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that "
+    "another event would get",
+    Reason.WRITTEN_AHEAD: "a row that would go or change was written by a clock that is ahead: nothing "
+    "covers it until that time has come",
+    Reason.TOO_LARGE: "its row of the view is larger than Cassandra takes in one write "
+    "(max_mutation_size, [cassandra] max_write_bytes)",
 }

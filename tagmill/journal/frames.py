@@ -1,4 +1,6 @@
-"""Read what a journal's tables and Tagmill's own records say of persistence ids, for the schema of any version of the plugin."""
+"""Read what a journal's tables and Tagmill's own records say of persistence ids, for the schema of any
+version of the plugin.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +18,19 @@ from tagmill.spark.connector import table
 
 ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
-REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
+REQUIRED = (
+    "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id "
+    "ser_manifest writer_uuid".split()
+)
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
 CleanedOf = Mapping[BucketSize, DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The tables of one journal keyspace and their columns, read from the schema: they differ between versions of the plugin."""
+    """The tables of one journal keyspace and their columns, read from the schema: they differ between
+    versions of the plugin.
+    """
 
     names: JournalTables
     tables: dict[str, set[str]]
@@ -41,7 +48,8 @@ class Journal:
         tables = cassandra.tables(names.keyspace)
         if tables is None:
             raise ConfigurationError(
-                f"keyspace {names.keyspace} does not exist in {cassandra.where}. Nothing was done; check the pipeline's keyspace"
+                f"keyspace {names.keyspace} does not exist in {cassandra.where}. Nothing was done; check "
+                "the pipeline's keyspace"
             )
         return cls(names, {name: set(table.columns) for name, table in tables.items()})
 
@@ -64,21 +72,33 @@ class Journal:
         messages = self.names.messages
         for name in (messages, self.view_table, "tag_write_progress"):
             if name not in self.tables:
-                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill views migrate --step tables"
-                raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
+                way = (
+                    "is it the journal's keyspace?"
+                    if name == messages
+                    else "create it: tagmill views migrate --step tables"
+                )
+                raise ConfigurationError(
+                    f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}"
+                )
         if missing := [column for column in REQUIRED if column not in self.messages]:
             raise ConfigurationError(
-                f"{self.keyspace}.{messages} has no column {' and '.join(missing)}. Nothing was built; migrate the journal first: "
+                f"{self.keyspace}.{messages} has no column {' and '.join(missing)}. Nothing was built; "
+                "migrate the journal first: "
                 "tagmill views migrate"
             )
         if 0 < len(old := [name for name in OLD_TAGS if name in self.messages]) < len(OLD_TAGS):
             raise ConfigurationError(
-                f"{self.keyspace}.{messages} has {' and '.join(old)}, but not all of tag1 to tag3: events would seem to have only some of "
-                "their tags. Nothing was built; if the view has them all, drop the others, too (ALTER TABLE … DROP)"
+                f"{self.keyspace}.{messages} has {' and '.join(old)}, but not all of tag1 to tag3: "
+                "events would seem to have only some of "
+                "their tags. Nothing was built; if the view has them all, drop the others, too (ALTER "
+                "TABLE … DROP)"
             )
-        if self.meta and (missing := [column for column in META if column not in self.tables[self.view_table]]):
+        if self.meta and (
+            missing := [column for column in META if column not in self.tables[self.view_table]]
+        ):
             raise ConfigurationError(
-                f"{self.keyspace}.{self.view_table} has no column {' and '.join(missing)}, {messages} has. Nothing was built; add what "
+                f"{self.keyspace}.{self.view_table} has no column {' and '.join(missing)}, {messages} "
+                "has. Nothing was built; add what "
                 "is missing (ALTER TABLE … ADD), or the metadata of replicated events would be lost"
             )
 
@@ -94,23 +114,26 @@ class Journal:
         return [*REQUIRED, *(META if self.meta else []), *optional]
 
 
-def all_events(spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str) -> DataFrame:
+def all_events(
+    spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str
+) -> DataFrame:
     """Return all events of messages with the given columns, by default those that a build reads.
 
-    As for the plugin, sequence_nrs begin with 1. A partition whose events are all deleted keeps its static column (plugins before 1.0):
-    Cassandra returns it as a row without clustering key.
+    As for the plugin, sequence_nrs begin with 1. A partition whose events are all deleted keeps its static
+    column (plugins before 1.0): Cassandra returns it as a row without clustering key.
     """
     rows = table(spark, journal.keyspace, journal.names.messages, **options).where("sequence_nr > 0")
     return rows.select(*(columns or journal.columns))
 
 
 def event_tags(columns: Collection[str]) -> Column:
-    """Return an event's tags as the plugin sees them: those in `tags`, and those that plugins before 0.80 wrote to tag1, tag2 and tag3.
+    """Return an event's tags as the plugin sees them: those in `tags`, and those that plugins before 0.80
+    wrote to tag1, tag2 and tag3.
 
     In: the columns that messages has. Out: array of distinct strings, maybe empty.
 
-    Source: extractTags in the plugin's Extractors, which recovery and Reconciliation read by. Its EventsByTagMigration reads tag1 to tag3
-    alone, and leaves what is in `tags` to recovery.
+    Source: extractTags in the plugin's Extractors, which recovery and Reconciliation read by. Its
+    EventsByTagMigration reads tag1 to tag3 alone, and leaves what is in `tags` to recovery.
     """
     none = F.array().cast("array<string>")
     there = tag_columns(columns)
@@ -120,7 +143,9 @@ def event_tags(columns: Collection[str]) -> Column:
 
 
 def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
-    """Return all persistence ids, one row each: from all_persistence_ids, or if that is missing or empty, from the keys of messages."""
+    """Return all persistence ids, one row each: from all_persistence_ids, or if that is missing or empty,
+    from the keys of messages.
+    """
     if (listed := journal.names.all_persistence_ids) in journal.tables:
         named = table(spark, journal.keyspace, listed).select(ID)
         if named.take(1):
@@ -129,8 +154,11 @@ def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
-    """Return all persistence ids that have an event in messages, one row each, whatever all_persistence_ids says."""
-    # The DataFrame source has no PER PARTITION LIMIT; the connector's Java API has it, and so reads one key a partition, not all rows.
+    """Return all persistence ids that have an event in messages, one row each, whatever all_persistence_ids
+    says.
+    """
+    # The DataFrame source has no PER PARTITION LIMIT; the connector's Java API has it, and so reads one key a
+    # partition, not all rows.
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
     java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
     rows = java.javaFunctions(spark.sparkContext._jsc.sc()).cassandraTable(  # noqa: SLF001
@@ -145,14 +173,18 @@ def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
     return DataFrame(dataset.toDF(), spark).toDF(ID).distinct()
 
 
-def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame, *, adopt: bool) -> DataFrame:
-    """Return up to which event each persistence_id is built, and whether another writer has numbered it since.
+def stands(
+    spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame, *, adopt: bool
+) -> DataFrame:
+    """Return up to which event each persistence_id is built, and whether another writer has numbered it
+    since.
 
-    Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none), `known` (Tagmill has a
-    record), `from_nr` (the larger of sequence_nr and deleted_to), `deleted_to`, `scanned` (tag_scanning), `progress` (PROGRESS sorted
-    by tag: the last number of each tag), `found` (the same from tag_write_progress), `written` (as `places` returns it), `refused`
-    (the plugin's tables differ from the record). With `adopt`, a persistence_id that differs is not refused: it starts from `found`,
-    and `adopted` is true.
+    Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none),
+    `known` (Tagmill has a record), `from_nr` (the larger of sequence_nr and deleted_to), `deleted_to`,
+    `scanned` (tag_scanning), `progress` (PROGRESS sorted by tag: the last number of each tag), `found` (the
+    same from tag_write_progress), `written` (as `places` returns it), `refused` (the plugin's tables differ
+    from the record). With `adopt`, a persistence_id that differs is not refused: it starts from `found`, and
+    `adopted` is true.
     """
     joined = (
         records(spark, journal, ledger_keyspace, ids)
@@ -163,14 +195,24 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
         .withColumn("written", _newest_write())
         .withColumn("known", F.col("sequence_nr").isNotNull())
         .withColumn(
-            "differs", ~(F.col("found").eqNullSafe(F.col("recorded")) & F.col("scanned").eqNullSafe(F.col("scanned_now")))
+            "differs",
+            ~(
+                F.col("found").eqNullSafe(F.col("recorded"))
+                & F.col("scanned").eqNullSafe(F.col("scanned_now"))
+            ),
         )
     )
     taken = F.col("differs") & F.lit(adopt)
     kept = joined.select(
         ID,
-        F.when(F.col("known") & ~taken, F.col("sequence_nr")).otherwise(0).cast("bigint").alias("sequence_nr"),
-        F.when(F.col("known") & ~taken, F.col("partition_nr")).otherwise(0).cast("bigint").alias("partition_nr"),
+        F.when(F.col("known") & ~taken, F.col("sequence_nr"))
+        .otherwise(0)
+        .cast("bigint")
+        .alias("sequence_nr"),
+        F.when(F.col("known") & ~taken, F.col("partition_nr"))
+        .otherwise(0)
+        .cast("bigint")
+        .alias("partition_nr"),
         (F.col("known") & ~taken).alias("known"),
         F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"),
         F.col("scanned_now").alias("scanned"),
@@ -186,27 +228,31 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
 def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
     """Return what the plugin's tables say of persistence ids, whether the application or Tagmill wrote them.
 
-    Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS sorted by tag), `written`:
-    the newest write to the latter two (microseconds; 0: none).
+    Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS
+    sorted by tag), `written`: the newest write to the latter two (microseconds; 0: none).
     """
     return (
         ids.join(_found(spark, journal), ID, "left")
         .join(_scanned(spark, journal), ID, "left")
         .join(_deleted(spark, journal), ID, "left")
         .select(
-            ID, F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"), F.col("scanned_now").alias("scanned"),
-            F.coalesce("found", no_progress()).alias("found"), _newest_write().alias("written"),
+            ID,
+            F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"),
+            F.col("scanned_now").alias("scanned"),
+            F.coalesce("found", no_progress()).alias("found"),
+            _newest_write().alias("written"),
         )
-    )  # fmt: skip
+    )
 
 
 def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
     """Return Tagmill's own record of each persistence_id.
 
-    Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time), `recorded` (PROGRESS sorted by tag).
-    Without a record the first three are null, and `recorded` is empty.
+    Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time),
+    `recorded` (PROGRESS sorted by tag). Without a record the first three are null, and `recorded` is empty.
     """
-    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that this column is constant.
+    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that
+    # this column is constant.
     name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
     recorded = F.expr(
         "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
@@ -216,7 +262,11 @@ def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Da
         ids.select(name.alias("journal"), ID)
         .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
         .select(
-            ID, "sequence_nr", "partition_nr", "scanned", F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded")
+            ID,
+            "sequence_nr",
+            "partition_nr",
+            "scanned",
+            F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded"),
         )
     )
 
@@ -227,7 +277,8 @@ def no_progress() -> Column:
 
 
 def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View]) -> CleanedOf:
-    """Return by bucket size the partitions that cleanups deleted, or are deleting, in all `views` that a journal had.
+    """Return by bucket size the partitions that cleanups deleted, or are deleting, in all `views` that a
+    journal had.
 
     Out, per size: tag, start (a timebucket).
     """
@@ -236,7 +287,9 @@ def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequ
     for view in views:
         keys.setdefault(view.size, []).append(view.key(journal))
     return {
-        size: there.where(F.col("journal").isin(named)).select("tag", F.col("timebucket").alias("start")).distinct()
+        size: there.where(F.col("journal").isin(named))
+        .select("tag", F.col("timebucket").alias("start"))
+        .distinct()
         for size, named in keys.items()
     }
 
@@ -244,7 +297,8 @@ def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequ
 def cleaned_buckets(cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
     """Convert cleaned partitions of all sizes to buckets of one size.
 
-    Out: tag, bucket, `partly` (only smaller partitions within the bucket were cleaned, not all of it; with_cleaned finds their rows).
+    Out: tag, bucket, `partly` (only smaller partitions within the bucket were cleaned, not all of it;
+    with_cleaned finds their rows).
     """
     step, frames = size.milliseconds, []
     for of, starts in cleaned_of.items():
@@ -253,22 +307,33 @@ def cleaned_buckets(cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
         covered = starts.select("tag", F.explode(F.sequence(first, last, F.lit(step))).alias("bucket"))
         share = F.lit(min(of.milliseconds, step))
         frames.append(covered.groupBy("tag", "bucket").agg((F.count("*") * share < step).alias("partly")))
-    return reduce(DataFrame.unionAll, frames).groupBy("tag", "bucket").agg(F.bool_and("partly").alias("partly"))
+    return (
+        reduce(DataFrame.unionAll, frames).groupBy("tag", "bucket").agg(F.bool_and("partly").alias("partly"))
+    )
 
 
 def with_cleaned(rows: DataFrame, cleaned_of: CleanedOf, tag: str = "tag") -> DataFrame:
-    """Add `is_cleaned`: whether a cleanup took a partition, of any size, that the row's time is in. In: `ticks`, and the column `tag`."""
+    """Add `is_cleaned`: whether a cleanup took a partition, of any size, that the row's time is in.
+
+    In: `ticks`, and the column `tag`.
+    """
     is_cleaned = F.lit(False)
     for size, starts in cleaned_of.items():
         flag = f"cleaned_{size.value}"
         known = starts.select(F.col("tag").alias(tag), "start", F.lit(True).alias(flag))
-        rows = rows.withColumn("start", bucket(size)).join(F.broadcast(known), [tag, "start"], "left").drop("start")
+        rows = (
+            rows.withColumn("start", bucket(size))
+            .join(F.broadcast(known), [tag, "start"], "left")
+            .drop("start")
+        )
         is_cleaned = is_cleaned | F.coalesce(F.col(flag), F.lit(False))
     return rows.withColumn("is_cleaned", is_cleaned).drop(*(f"cleaned_{size.value}" for size in cleaned_of))
 
 
 def bucket(size: BucketSize) -> Column:
-    """Return the bucket of `ticks` (bigint, milliseconds since 1970), computed in integers because a double can't hold ticks exactly."""
+    """Return the bucket of `ticks` (bigint, milliseconds since 1970), computed in integers because a double
+    can't hold ticks exactly.
+    """
     return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
@@ -282,9 +347,13 @@ def _found(spark: SparkSession, journal: Journal) -> DataFrame:
 
     Out: `found` (PROGRESS sorted by tag), `found_written` (time of the newest write, microseconds).
     """
-    lines = table(spark, journal.keyspace, "tag_write_progress").selectExpr("*", "writetime(tag_pid_sequence_nr) AS written")
+    lines = table(spark, journal.keyspace, "tag_write_progress").selectExpr(
+        "*", "writetime(tag_pid_sequence_nr) AS written"
+    )
     rows = lines.select(
-        ID, F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line"), "written"
+        ID,
+        F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line"),
+        "written",
     )
     progress = F.array_sort(F.collect_list("line")).cast(PROGRESS)
     return rows.groupBy(ID).agg(progress.alias("found"), F.max("written").alias("found_written"))
@@ -299,7 +368,9 @@ def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
     if "tag_scanning" not in journal.tables:
         none = spark.range(0)
         return none.select(
-            F.col("id").cast("string").alias(ID), F.col("id").alias("scanned_now"), F.col("id").alias("scanned_written")
+            F.col("id").cast("string").alias(ID),
+            F.col("id").alias("scanned_now"),
+            F.col("id").alias("scanned_written"),
         )
     rows = table(spark, journal.keyspace, "tag_scanning")
     return rows.selectExpr(ID, "sequence_nr AS scanned_now", "writetime(sequence_nr) AS scanned_written")
@@ -312,5 +383,12 @@ def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
-    """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows. Out: persistence_id, deleted_to."""
-    return table(spark, ledger_keyspace, "deleted_ids").where(F.col("journal") == journal).select(ID, "deleted_to")
+    """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows.
+
+    Out: persistence_id, deleted_to.
+    """
+    return (
+        table(spark, ledger_keyspace, "deleted_ids")
+        .where(F.col("journal") == journal)
+        .select(ID, "deleted_to")
+    )

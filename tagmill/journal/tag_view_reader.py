@@ -1,4 +1,6 @@
-"""Read a journal keyspace without Spark: the view's buckets, row counts, and the journal's events in a gap."""
+"""Read a journal keyspace without Spark: the view's buckets, row counts, and the journal's events in a
+gap.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ from tagmill.domain.timeuuid import GREGORIAN_TICKS, highest, lowest
 from tagmill.errors import ConfigurationError
 from tagmill.journal.partitions import partitions_before
 
-# Counts under way at once: each reads its slice on the server, so more would crowd out the application's own reads.
+# Counts under way at once: each reads its slice on the server, so more would crowd out the application's own
+# reads.
 COUNTS_AT_ONCE = 4
 # Partitions that one query counts.
 BUCKETS_COUNTED = 60
@@ -43,11 +46,13 @@ def view_columns(*, meta: bool) -> list[str]:
     return [name for name in VIEW_COLUMNS if meta or not name.startswith("meta")]
 
 
-# Empty partitions in a row that end a search: an atomic write lies in the partition of its highest number, so one may be skipped.
+# Empty partitions in a row that end a search: an atomic write lies in the partition of its highest number, so
+# one may be skipped.
 EMPTY_PARTITIONS_AT_END = 2
 # Partitions that are searched for events where deletions may have emptied the first ones.
 SEARCHED_PARTITIONS = 1024
-# Partitions that the first query asks for (most persistence ids have one), and that any query asks for at most.
+# Partitions that the first query asks for (most persistence ids have one), and that any query asks for at
+# most.
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # Number of persistence ids up to which each gets its own query, and partitions that are taken at once.
 FEW, PARTITIONS_AT_ONCE = 4, 256
@@ -56,7 +61,8 @@ ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
 
 # Columns of messages in the order of JournalEvent's fields; plugins before 0.59 had no meta columns.
 EVENT_COLUMNS = (
-    "sequence_nr timestamp writer_uuid ser_id ser_manifest event_manifest event meta_ser_id meta_ser_manifest meta".split()
+    "sequence_nr timestamp writer_uuid ser_id ser_manifest event_manifest event meta_ser_id "
+    "meta_ser_manifest meta".split()
 )
 
 
@@ -100,16 +106,20 @@ class Views:
         self.messages = tables.cql(tables.messages)
 
     def columns(self) -> dict[str, str]:
-        """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table is missing."""
+        """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table
+        is missing.
+        """
         metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
         if metadata is None:
             raise ConfigurationError(
-                f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace"
+                f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; "
+                "check the pipeline's keyspace"
             )
         missing = [table for table in (self.view_table, self.tables.messages) if table not in metadata.tables]
         if missing:
             raise ConfigurationError(
-                f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it the journal's keyspace?"
+                f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it "
+                "the journal's keyspace?"
             )
         return {name: column.cql_type for name, column in metadata.tables[self.view_table].columns.items()}
 
@@ -132,13 +142,17 @@ class Views:
         for tag, bucket in self.partitions():
             count, first, last = found.get(tag, [0, bucket, bucket])
             found[tag] = [count + 1, min(first, bucket), max(last, bucket)]
-        return [{"tag": tag, "timebuckets": n, "first": first, "last": last} for tag, (n, first, last) in sorted(found.items())]
+        return [
+            {"tag": tag, "timebuckets": n, "first": first, "last": last}
+            for tag, (n, first, last) in sorted(found.items())
+        ]
 
     def progress_of(self, persistence_id: str) -> list[dict[str, Any]]:
         """Return the rows of tag_write_progress of one persistence_id, sorted by tag."""
         fields = "tag, tag_pid_sequence_nr, sequence_nr, offset"
         rows = self.cassandra.execute(
-            f"SELECT {fields} FROM {self.tables.cql('tag_write_progress')} WHERE persistence_id = ?", persistence_id
+            f"SELECT {fields} FROM {self.tables.cql('tag_write_progress')} WHERE persistence_id = ?",
+            persistence_id,
         )
         return sorted((row._asdict() for row in rows), key=lambda line: line["tag"])
 
@@ -146,23 +160,32 @@ class Views:
         """Return whether a persistence_id has events in the journal, or had some that were deleted."""
         there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables
         deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
-        return bool(deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS))
+        return bool(
+            deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS)
+        )
 
     def of_ids(self, persistence_ids: Collection[str]) -> Iterator[ViewRow]:
         """Yield all view rows of persistence ids, partition by partition; this reads the whole view.
 
-        Up to FEW ids are filtered on the server, each in a query of its own; for more the keys of all rows are read and filtered here.
+        Up to FEW ids are filtered on the server, each in a query of its own; for more the keys of all rows
+        are read and filtered here.
         """
         remaining = self.partitions()
         while group := list(islice(remaining, PARTITIONS_AT_ONCE)):
-            yield from self._few(group, persistence_ids) if len(persistence_ids) <= FEW else self._many(group, persistence_ids)
+            yield from (
+                self._few(group, persistence_ids)
+                if len(persistence_ids) <= FEW
+                else self._many(group, persistence_ids)
+            )
 
     def _few(self, partitions: list[tuple[str, int]], persistence_ids: Iterable[str]) -> Iterator[ViewRow]:
         keys = [(tag, bucket, one) for one in persistence_ids for tag, bucket in partitions]
         results = self.cassandra.execute_many(
-            f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
-            keys, concurrency=COUNTS_AT_ONCE,
-        )  # fmt: skip
+            f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND persistence_id "
+            "= ? ALLOW FILTERING",
+            keys,
+            concurrency=COUNTS_AT_ONCE,
+        )
         for (tag, bucket, _), rows in zip(keys, results, strict=True):
             yield from (ViewRow(tag, bucket, *row) for row in rows)
 
@@ -178,12 +201,19 @@ class Views:
             yield ViewRow(tag, timebucket, *row)
 
     def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
-        """Yield for each partition (tag, timebucket) its rows and its newest write time in microseconds, both computed on the server."""
+        """Yield for each partition (tag, timebucket) its rows and its newest write time in microseconds, both
+        computed on the server.
+        """
         results = self.cassandra.execute_many(
-            "SELECT count(*) AS rows, max(writetime(sequence_nr)) AS newest_row, max(writetime(event)) AS newest_event"
-            f" FROM {self.view} WHERE tag_name = ? AND timebucket = ?", keys, concurrency=COUNTS_AT_ONCE,
-        )  # fmt: skip
-        return ((found[0].rows, max(found[0].newest_row or 0, found[0].newest_event or 0)) for found in results)
+            "SELECT count(*) AS rows, max(writetime(sequence_nr)) AS newest_row, max(writetime(event)) "
+            "AS newest_event"
+            f" FROM {self.view} WHERE tag_name = ? AND timebucket = ?",
+            keys,
+            concurrency=COUNTS_AT_ONCE,
+        )
+        return (
+            (found[0].rows, max(found[0].newest_row or 0, found[0].newest_event or 0)) for found in results
+        )
 
     def delete_partition(self, tag: str, timebucket: int, up_to: int) -> None:
         """Delete what was written to a partition up to the moment `up_to` (microseconds); later rows stay."""
@@ -192,8 +222,11 @@ class Views:
             [(up_to, tag, timebucket)],
         )
 
-    def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
-        """Yield the rows and their smallest remaining TTL (seconds) of each part (tag, timebucket, after, until).
+    def count(
+        self, parts: Iterable[tuple[str, int, int | None, int | None]]
+    ) -> Iterator[tuple[int, int | None]]:
+        """Yield the rows and their smallest remaining TTL (seconds) of each part (tag, timebucket, after,
+        until).
 
         `after` (exclusive) and `until` (inclusive) are in ticks.
         """
@@ -206,37 +239,54 @@ class Views:
         return ((rows[0].rows, rows[0].ttl) for rows in results)
 
     def count_whole(self, tag: str, timebuckets: Sequence[int]) -> dict[int, int]:
-        """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts BUCKETS_COUNTED."""
-        groups = [list(timebuckets[i : i + BUCKETS_COUNTED]) for i in range(0, len(timebuckets), BUCKETS_COUNTED)]
+        """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts
+        BUCKETS_COUNTED.
+        """
+        groups = [
+            list(timebuckets[i : i + BUCKETS_COUNTED]) for i in range(0, len(timebuckets), BUCKETS_COUNTED)
+        ]
         results = self.cassandra.execute_many(
-            f"SELECT timebucket, count(*) AS rows FROM {self.view} WHERE tag_name = ? AND timebucket IN ? GROUP BY tag_name, timebucket",
+            f"SELECT timebucket, count(*) AS rows FROM {self.view} WHERE tag_name = ? AND timebucket IN "
+            "? GROUP BY tag_name, timebucket",
             ((tag, group) for group in groups),
             concurrency=COUNTS_AT_ONCE,
         )
         return dict.fromkeys(timebuckets, 0) | {row.timebucket: row.rows for rows in results for row in rows}
 
     def fingerprint(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> str:
-        """Return a digest of the rows of one persistence_id in some buckets; it changes if a row comes, goes or gets its event."""
+        """Return a digest of the rows of one persistence_id in some buckets; it changes if a row comes, goes
+        or gets its event.
+        """
         digest = sha256()
         for bucket in buckets:
             for row in self.cassandra.execute(
                 f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid, ser_id FROM {self.view}"
-                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
-            ):  # fmt: skip
+                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
+                tag,
+                bucket,
+                persistence_id,
+            ):
                 digest.update(repr((bucket, *row)).encode())
         return digest.hexdigest()[:16]
 
-    def numbers(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> Iterator[tuple[int, int, Any]]:
+    def numbers(
+        self, tag: str, persistence_id: str, buckets: Iterable[int]
+    ) -> Iterator[tuple[int, int, Any]]:
         """Yield (number, sequence_nr, offset) of the rows of one persistence_id in some buckets."""
         for bucket in buckets:
             for row in self.cassandra.execute(
                 f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.view}"
-                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
-            ):  # fmt: skip
+                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
+                tag,
+                bucket,
+                persistence_id,
+            ):
                 yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
 
     def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
-        """Yield the sequence_nr of each primary key (tag, timebucket, timestamp, persistence_id, number); None: no row has it."""
+        """Yield the sequence_nr of each primary key (tag, timebucket, timestamp, persistence_id, number);
+        None: no row has it.
+        """
         results = self.cassandra.execute_many(
             f"SELECT sequence_nr FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND timestamp = ?"
             " AND persistence_id = ? AND tag_pid_sequence_nr = ?",
@@ -248,34 +298,49 @@ class Views:
         """Return (number, sequence_nr) of the rows of one persistence_id at one offset."""
         rows = self.cassandra.execute(
             f"SELECT tag_pid_sequence_nr, sequence_nr FROM {self.view}"
-            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?", tag, bucket, offset, persistence_id,
-        )  # fmt: skip
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?",
+            tag,
+            bucket,
+            offset,
+            persistence_id,
+        )
         return [(row.tag_pid_sequence_nr, row.sequence_nr) for row in rows]
 
     def deleted_to(self, persistence_id: str) -> int:
         """Return metadata.deleted_to, the sequence_nr up to which events were deleted; 0 if none was."""
         metadata = self.tables.cql(self.tables.metadata)
-        rows = self.cassandra.execute(f"SELECT deleted_to FROM {metadata} WHERE persistence_id = ?", persistence_id)
+        rows = self.cassandra.execute(
+            f"SELECT deleted_to FROM {metadata} WHERE persistence_id = ?", persistence_id
+        )
         return int(rows[0].deleted_to or 0) if rows else 0
 
     def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
-        """Return the journal's events with a tag strictly between the neighbours of a gap, in order; at most `limit`."""
+        """Return the journal's events with a tag strictly between the neighbours of a gap, in order; at most
+        `limit`.
+        """
         found: list[JournalEvent] = []
-        for partition in partitions_before(self.cassandra, self.messages, persistence_id, hole.before_sequence_nr):
+        for partition in partitions_before(
+            self.cassandra, self.messages, persistence_id, hole.before_sequence_nr
+        ):
             if len(found) == limit:
                 break
             found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
         return sorted(found, key=lambda event: event.sequence_nr)
 
-    def _tagged(self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int) -> Iterator[JournalEvent]:
+    def _tagged(
+        self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int
+    ) -> Iterator[JournalEvent]:
         there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables[self.tables.messages].columns
         read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
         taken = 0
         for row in self.cassandra.stream(
             f"SELECT {', '.join(read)} FROM {self.messages}"
             " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
-            persistence_id, partition, hole.after_sequence_nr, hole.before_sequence_nr,
-        ):  # fmt: skip
+            persistence_id,
+            partition,
+            hole.after_sequence_nr,
+            hole.before_sequence_nr,
+        ):
             if tag in event_tags(row) and taken < limit:
                 taken += 1
                 values: list[Any] = [getattr(row, name, None) for name in EVENT_COLUMNS]
@@ -283,21 +348,29 @@ class Views:
 
 
 def partitions_of(
-    cassandra: Cassandra, messages: str, persistence_id: str, deleted_to: int, empty_at_end: int = EMPTY_PARTITIONS_AT_END
+    cassandra: Cassandra,
+    messages: str,
+    persistence_id: str,
+    deleted_to: int,
+    empty_at_end: int = EMPTY_PARTITIONS_AT_END,
 ) -> list[int]:
-    """Return the partition_nrs of a journal's messages table (quoted) that have events of a persistence_id, in order.
+    """Return the partition_nrs of a journal's messages table (quoted) that have events of a persistence_id,
+    in order.
 
-    Partitions follow each other, except where an atomic write has skipped one. Deletions may have emptied the first ones, at most as
-    many as events were deleted. The search ends after `empty_at_end` empty partitions in a row.
+    Partitions follow each other, except where an atomic write has skipped one. Deletions may have emptied the
+    first ones, at most as many as events were deleted. The search ends after `empty_at_end` empty partitions
+    in a row.
     """
     found: list[int] = []
     begin, size = 0, FIRST_PARTITIONS
     searched = min(deleted_to, SEARCHED_PARTITIONS) + empty_at_end
     while begin <= (found[-1] + empty_at_end if found else searched):
         rows = cassandra.execute(
-            f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",
-            persistence_id, list(range(begin, begin + size)),
-        )  # fmt: skip
+            f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr "
+            "IN ? PER PARTITION LIMIT 1",
+            persistence_id,
+            list(range(begin, begin + size)),
+        )
         # A partition of the oldest schema may have a static column and no event.
         found.extend(sorted(row.partition_nr for row in rows if row.sequence_nr is not None))
         begin, size = begin + size, min(8 * size, MOST_PARTITIONS)
@@ -305,5 +378,10 @@ def partitions_of(
 
 
 def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:
-    """Return the TimeUUIDs for `timestamp > ? AND timestamp <= ?` between two ticks; None: without a bound on that side."""
-    return highest(after) if after is not None else lowest(-GREGORIAN_TICKS), highest(until if until is not None else END_OF_TIME)
+    """Return the TimeUUIDs for `timestamp > ?
+
+    AND timestamp <= ?` between two ticks; None: without a bound on that side.
+    """
+    return highest(after) if after is not None else lowest(-GREGORIAN_TICKS), highest(
+        until if until is not None else END_OF_TIME
+    )

@@ -10,7 +10,8 @@ from tagmill.config.tag_views import QualitySettings
 from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import to_datetime
 
-# Most events per day and tag for a bucket size (the plugin's guidance: thousands → Day, 100,000s → Hour, millions → Minute).
+# Most events per day and tag for a bucket size (the plugin's guidance: thousands → Day, 100,000s → Hour,
+# millions → Minute).
 EVENTS_A_DAY = {BucketSize.DAY: 100_000, BucketSize.HOUR: 1_000_000}
 
 
@@ -24,14 +25,20 @@ def early(first_ticks: int, first_time_bucket: datetime, size: BucketSize) -> It
     empty = (size.start(first_ticks) - begin) // size.milliseconds
     if empty > EMPTY_BUCKETS:
         yield (
-            f"first_time_bucket {first_time_bucket:%Y%m%dT%H:%M} is {empty} {size.value} buckets before the first event "
+            f"first_time_bucket {first_time_bucket:%Y%m%dT%H:%M} is {empty} {size.value} buckets before "
+            "the first event "
             f"({to_datetime(first_ticks):%Y%m%dT%H:%M}): readers look into each of them"
         )
 
 
 def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings) -> Iterator[str]:
-    """Yield a sentence for each tag with partitions over the limits. In, one row per partition: tag, timebucket, rows, bytes."""
-    large = partitions.where((F.col("rows") > quality.max_partition_rows) | (F.col("bytes") > quality.max_partition_bytes))
+    """Yield a sentence for each tag with partitions over the limits.
+
+    In, one row per partition: tag, timebucket, rows, bytes.
+    """
+    large = partitions.where(
+        (F.col("rows") > quality.max_partition_rows) | (F.col("bytes") > quality.max_partition_bytes)
+    )
     largest = large.groupBy("tag").agg(
         F.count("*").alias("count"),
         F.max("rows").alias("rows"),
@@ -40,8 +47,10 @@ def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings
     )
     for line in largest.orderBy("tag").collect():
         yield (
-            f"tag {line['tag']}: {line['count']} partitions of {view.table} have more than {quality.max_partition_rows} rows or "
-            f"{quality.max_partition_bytes >> 20} MiB, the largest {line['rows']} rows and {line['bytes'] >> 20} MiB "
+            f"tag {line['tag']}: {line['count']} partitions of {view.table} have more than "
+            f"{quality.max_partition_rows} rows or "
+            f"{quality.max_partition_bytes >> 20} MiB, the largest {line['rows']} rows and "
+            f"{line['bytes'] >> 20} MiB "
             f"(timebucket {line['of']}). {_fitting(line['rows'], line['bytes'], view.size, quality)}"
         )
 
@@ -51,7 +60,9 @@ def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySetti
     sizes = list(BucketSize)
     for smaller in sizes[sizes.index(size) + 1 :]:
         share = smaller.milliseconds / size.milliseconds
-        fits = rows * share <= quality.max_partition_rows and size_bytes * share <= quality.max_partition_bytes
+        fits = (
+            rows * share <= quality.max_partition_rows and size_bytes * share <= quality.max_partition_bytes
+        )
         a_day = rows * BucketSize.DAY.milliseconds / size.milliseconds
         if fits and a_day <= EVENTS_A_DAY.get(smaller, a_day):
             return f"bucket_size {smaller.value} would fit: tagmill views rebucket --to {smaller.value}"

@@ -1,4 +1,7 @@
-"""Kafka: list topics and their offsets, read and write single records, and raise errors as Tagmill's. Spark reads the bulk itself."""
+"""Kafka: list topics and their offsets, read and write single records, and raise errors as Tagmill's.
+
+Spark reads the bulk itself.
+"""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,18 +35,25 @@ REFUSED = {
 }
 # Errors of a partition whose leader changes or that was just created; they pass in seconds.
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
-UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
+UNKNOWN = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_EXCEPTION,
+}
 # Records that one poll returns at most.
 POLLED = 1000
-# A record's timestamp is what its producer says. One after LATEST (such as microseconds taken for milliseconds) counts as LATEST, one
-# before EARLIEST (a record without a timestamp has -1) as EARLIEST.
+# A record's timestamp is what its producer says. One after LATEST (such as microseconds taken for
+# milliseconds) counts as LATEST, one before EARLIEST (a record without a timestamp has -1) as EARLIEST.
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 LATEST_MS = (LATEST - EARLIEST) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets of a topic's partition: from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
+    """Offsets of a topic's partition: from `first` (inclusive) to `end` (exclusive), of which some may hold
+    no record.
+    """
 
     first: int
     end: int
@@ -82,10 +92,14 @@ class Kafka:
             found = self._admin.list_topics(timeout=self.settings.request_timeout_seconds)
         except KafkaException as error:
             raise self._explained(error) from None
-        return {name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")}
+        return {
+            name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")
+        }
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Return the id that Kafka gave each topic at its creation; topics of brokers before 2.8 have none and are left out."""
+        """Return the id that Kafka gave each topic at its creation; topics of brokers before 2.8 have none
+        and are left out.
+        """
         if not topics:
             return {}
         seconds = self.settings.request_timeout_seconds
@@ -96,17 +110,24 @@ class Kafka:
             raise self._explained(error) from None
         except TimeoutError:
             raise self._silent() from None
-        bits = {name: (one.get_most_significant_bits(), one.get_least_significant_bits()) for name, one in found.items()}
+        bits = {
+            name: (one.get_most_significant_bits(), one.get_least_significant_bits())
+            for name, one in found.items()
+        }
         return {name: str(found[name]) for name, both in bits.items() if any(both)}
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
-        """Return the span of each partition, from the first record that is left to the end of the committed ones."""
+        """Return the span of each partition, from the first record that is left to the end of the committed
+        ones.
+        """
         places = list(places)
         first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
         return {place: Span(first[place], end[place]) for place in places}
 
     def high_watermarks(self, places: Iterable[Place]) -> Mapping[Place, int]:
-        """Return for each partition the offset behind its last record, committed or in an open transaction."""
+        """Return for each partition the offset behind its last record, committed or in an open
+        transaction.
+        """
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
 
@@ -120,10 +141,13 @@ class Kafka:
         consumer = self._client(
             Consumer,
             {
-                "group.id": "tagmill", "enable.auto.commit": False, "auto.offset.reset": "error", "isolation.level": "read_committed",
+                "group.id": "tagmill",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
                 "enable.partition.eof": True,
             },
-        )  # fmt: skip
+        )
         try:
             consumer.assign([TopicPartition(topic, partition, span.first)])
             yield from self._polled(consumer, span)
@@ -133,7 +157,10 @@ class Kafka:
             consumer.close()
 
     def publish(self, records: Iterable[KafkaRecord]) -> int:
-        """Write records to the partitions that they name, acknowledged by all replicas; return how many. Kafka assigns the offsets."""
+        """Write records to the partitions that they name, acknowledged by all replicas; return how many.
+
+        Kafka assigns the offsets.
+        """
         producer = self._client(Producer, {"acks": "all", "enable.idempotence": True, "linger.ms": 20})
         failed: list[KafkaError] = []
         count = 0
@@ -148,7 +175,11 @@ class Kafka:
                 full = True
                 while full:
                     try:
-                        where: Any = {"partition": record.partition, "headers": record.headers, "on_delivery": delivered}
+                        where: Any = {
+                            "partition": record.partition,
+                            "headers": record.headers,
+                            "on_delivery": delivered,
+                        }
                         producer.produce(record.topic, record.value, record.key, **where)
                         full = False
                     except BufferError:
@@ -160,11 +191,15 @@ class Kafka:
         if failed:
             raise self._explained(KafkaException(failed[0]))
         if left:
-            raise StoreUnavailable(f"{self.where} did not acknowledge {left} records. Run the same command again")
+            raise StoreUnavailable(
+                f"{self.where} did not acknowledge {left} records. Run the same command again"
+            )
         return count
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options by which Spark's Kafka source reaches the same cluster; they contain secrets, so never log them."""
+        """Return the options by which Spark's Kafka source reaches the same cluster; they contain secrets, so
+        never log them.
+        """
         chosen = self.settings
         options = {
             "kafka.bootstrap.servers": ",".join(chosen.bootstrap_servers),
@@ -172,9 +207,14 @@ class Kafka:
             "kafka.isolation.level": "read_committed",
         }
         if chosen.tls and chosen.tls_ca_file:
-            options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(chosen.tls_ca_file)}
+            options |= {
+                "kafka.ssl.truststore.type": "PEM",
+                "kafka.ssl.truststore.location": str(chosen.tls_ca_file),
+            }
         if chosen.sasl_mechanism:
-            module = "plain.PlainLoginModule" if chosen.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+            module = (
+                "plain.PlainLoginModule" if chosen.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+            )
             login = f"org.apache.kafka.common.security.{module} required username={_quoted(chosen.username)} "
             password = chosen.password.get_secret_value() if chosen.password else None
             options |= {
@@ -214,15 +254,19 @@ class Kafka:
         return conf
 
     def _protocol(self) -> str:
-        return ("SASL_" if self.settings.sasl_mechanism else "") + ("SSL" if self.settings.tls else "PLAINTEXT")
+        return ("SASL_" if self.settings.sasl_mechanism else "") + (
+            "SSL" if self.settings.tls else "PLAINTEXT"
+        )
 
     def _offsets(
         self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> Mapping[Place, int]:
         patience = Retrying(
-            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
+            retry=retry_if_exception(_leaderless),
+            wait=wait_fixed(0.5),
+            reraise=True,
             stop=stop_after_delay(self.settings.request_timeout_seconds),
-        )  # fmt: skip
+        )
         try:
             return patience(self._asked, places, spec, isolation)
         except KafkaException as error:
@@ -238,7 +282,9 @@ class Kafka:
             request_timeout=seconds,
         )
         try:
-            return {(one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()}
+            return {
+                (one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()
+            }
         except TimeoutError:
             raise self._silent() from None
 
@@ -253,8 +299,12 @@ class Kafka:
                     yield _record(message)
                 if error is not None or offset >= span.end - 1:
                     return
-                patience = time.monotonic() + self.settings.request_timeout_seconds  # The caller may need time for each record.
-        raise StoreUnavailable(f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again")
+                patience = (
+                    time.monotonic() + self.settings.request_timeout_seconds
+                )  # The caller may need time for each record.
+        raise StoreUnavailable(
+            f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again"
+        )
 
     @staticmethod
     def _some(consumer: Consumer) -> list[Any]:
@@ -266,13 +316,16 @@ class Kafka:
                 host, _, port = server.rpartition(":")
                 if port.isdigit():
                     address, seconds = (host.strip("[]"), int(port)), self.settings.request_timeout_seconds
-                    if refused := tls.refusal("kafka", self.where, address, self.settings.tls_ca_file, seconds):
+                    if refused := tls.refusal(
+                        "kafka", self.where, address, self.settings.tls_ca_file, seconds
+                    ):
                         return refused
         return None
 
     def _silent(self) -> TagmillError:
         return self._tls_refusal() or StoreUnavailable(
-            f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was done; try again"
+            f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was "
+            "done; try again"
         )
 
     def _explained(self, error: KafkaException) -> TagmillError:
@@ -281,7 +334,9 @@ class Kafka:
         cause: KafkaError = error.args[0]
         text = f"{self.where}: {cause.str().strip()}"
         if cause.code() == KafkaError._INVALID_ARG:
-            return ConfigurationError(f"{text}. Nothing was done; correct [kafka], or its user name and password")
+            return ConfigurationError(
+                f"{text}. Nothing was done; correct [kafka], or its user name and password"
+            )
         if cause.code() in REFUSED | UNKNOWN:
             return ConfigurationError(f"{text}. Nothing was done")
         return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")
@@ -293,9 +348,13 @@ def _leaderless(error: BaseException) -> bool:
 
 def _record(message: Any) -> KafkaRecord:
     kind, milliseconds = message.timestamp()
-    since_earliest = timedelta(milliseconds=0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds, LATEST_MS), 0))
+    since_earliest = timedelta(
+        milliseconds=0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds, LATEST_MS), 0)
+    )
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-    return KafkaRecord(*place, EARLIEST + since_earliest, message.key(), message.value(), list(message.headers() or ()))
+    return KafkaRecord(
+        *place, EARLIEST + since_earliest, message.key(), message.value(), list(message.headers() or ())
+    )
 
 
 def _quoted(text: str | None) -> str:

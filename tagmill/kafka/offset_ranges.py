@@ -1,4 +1,6 @@
-"""Choose the records that a run reads: from the end of the last read to the last record that is committed in Kafka now."""
+"""Choose the records that a run reads: from the end of the last read to the last record that is committed in
+Kafka now.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +12,9 @@ OWN_TABLES = "Give the new topic a pipeline and tables of its own"
 
 
 class Range(Document):
-    """Records of a topic's partition: offsets from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
+    """Records of a topic's partition: offsets from `first` (inclusive) to `end` (exclusive), of which some
+    may hold no record.
+    """
 
     topic: str
     partition: int
@@ -48,7 +52,8 @@ def unread(
 ) -> tuple[list[Range], list[str]]:
     """Return the ranges to read, and warnings.
 
-    A range without a record means that all unread records of its partition are lost; the partition then counts as read up to its end.
+    A range without a record means that all unread records of its partition are lost; the partition then
+    counts as read up to its end.
 
     Args:
         pipeline: the pipeline's name, for the message.
@@ -58,7 +63,8 @@ def unread(
         go_on: the command that accepts it.
         ways_on: what to do with a topic that is shorter than what was read of it.
 
-    Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of it.
+    Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of
+    it.
     """
     ranges, warnings = list[Range](), list[str]()
     for (topic, partition), span in spans.items():
@@ -68,22 +74,32 @@ def unread(
             raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. {ways_on}")
         if wrong:
             if not accept_lost:
-                raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}")
+                raise GuardRefused(
+                    f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}"
+                )
             warnings.append(wrong)
         elif span.first and (topic, partition) not in read_to:
-            warnings.append(f"topic {topic}, partition {partition} is read for the first time, and begins at offset {span.first}")
+            warnings.append(
+                f"topic {topic}, partition {partition} is read for the first time, and begins at offset "
+                f"{span.first}"
+            )
         if wrong or begin < span.end:
             ranges.append(Range(topic=topic, partition=partition, first=max(begin, span.first), end=span.end))
     return ranges, warnings
 
 
 def misplaced(place: Place, span: Span, begin: int) -> str | None:
-    """Return what is wrong if records from `begin` on are to be read and Kafka has those of `span`; None: nothing is."""
+    """Return what is wrong if records from `begin` on are to be read and Kafka has those of `span`; None:
+    nothing is.
+    """
     where = f"topic {place[0]}, partition {place[1]}"
     if begin > span.end:
         return f"{where} ends at offset {span.end}, but {begin} were read: it was made anew"
     if begin < span.first:
-        return f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
+        return (
+            f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone "
+            "from Kafka before they were read"
+        )
     return None
 
 
@@ -101,7 +117,8 @@ def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
 
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:
-    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the recreated_topics.
+    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the
+    rest to the recreated_topics.
 
     Each range keeps at least one record, even if the total then exceeds `most`.
     """

@@ -1,7 +1,8 @@
 """Compute the partition of a key by Kafka's default partitioner, now and when the topic had fewer partitions.
 
-If a topic gets more partitions, its keys move. Kafka itself does not order a key's records across partitions: timestamps are what
-producers' clocks say. The partitioner does: records in the key's partition of today are newer than those in another one.
+If a topic gets more partitions, its keys move. Kafka itself does not order a key's records across partitions:
+timestamps are what producers' clocks say. The partitioner does: records in the key's partition of today are
+newer than those in another one.
 
 Source: BuiltInPartitioner.partitionForKey and Utils.murmur2 of Kafka's clients.
 """
@@ -31,7 +32,9 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def layout_of(key: bytes, partition: int, partitions: int) -> int:
-    """Return the highest number of partitions with which the topic put this key into a partition; HOME: today's; 0: none did."""
+    """Return the highest number of partitions with which the topic put this key into a partition; HOME:
+    today's; 0: none did.
+    """
     if partitions == 1:
         return HOME
     value = murmur2(key) & 0x7FFFFFFF

@@ -11,9 +11,9 @@ from tagmill.kafka.offset_ranges import misplaced
 class TopicPosition:
     """The position of one partition in offsets, of which some may hold no record.
 
-    `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` is the first record that is left,
-    `last_stable_offset` is the end of what a reader gets, `high_watermark` is the end of all records.
-    `recreated`: the topic has another id than the one that was read.
+    `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` is the first
+    record that is left, `last_stable_offset` is the end of what a reader gets, `high_watermark` is the end of
+    all records. `recreated`: the topic has another id than the one that was read.
     """
 
     topic: str
@@ -31,7 +31,10 @@ class TopicPosition:
 
     @property
     def waiting(self) -> int:
-        """Offsets that the next run reads. Of a recreated topic these are all readable ones; no run reads them before a person decides."""
+        """Offsets that the next run reads.
+
+        Of a recreated topic these are all readable ones; no run reads them before a person decides.
+        """
         begin = self.log_start if self.recreated else max(self.begin, self.log_start)
         return max(0, self.last_stable_offset - begin)
 
@@ -49,7 +52,10 @@ class TopicPosition:
     def problem(self) -> str | None:
         """The reason why the next run stops at this partition; None: it does not stop."""
         if self.recreated:
-            return f"topic {self.topic} was made anew since it was read: its first records are not those that were"
+            return (
+                f"topic {self.topic} was made anew since it was read: its first records are not those "
+                "that were"
+            )
         return misplaced((self.topic, self.partition), Span(self.log_start, self.high_watermark), self.begin)
 
 

@@ -1,4 +1,7 @@
-"""Leave out of delivery what a person has set apart: a topic's records become dead letters, its columns null. Pure."""
+"""Leave out of delivery what a person has set apart: a topic's records become dead letters, its columns null.
+
+Pure.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +19,8 @@ _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(
 class Apart(Document):
     """What one run leaves out because a person has set it apart.
 
-    `records`: topic, partition, offset and reason; `batches`: those whose ids do not count as delivered; `ids`: of a Kafka Journal, whose
-    events are left out.
+    `records`: topic, partition, offset and reason; `batches`: those whose ids do not count as delivered;
+    `ids`: of a Kafka Journal, whose events are left out.
     """
 
     records: list[tuple[str, int, int, str]] = []
@@ -31,13 +34,18 @@ class Apart(Document):
         return {(topic, partition, offset): REASON + why for topic, partition, offset, why in self.records}
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each reason why a run delivers less than it reads: records, columns or ids that are set apart."""
+        """Yield a warning for each reason why a run delivers less than it reads: records, columns or ids that
+        are set apart.
+        """
         if self.records:
             yield f"{len(self.records)} records are set apart: they become dead letters"
         if self.columns:
             yield f"{', '.join(self.columns)}: set apart, delivered as null until tagmill run take-back"
         if self.ids:
-            yield f"{len(self.ids)} ids are set apart, not delivered until tagmill run take-back; first: {self.ids[0]!r}"
+            yield (
+                f"{len(self.ids)} ids are set apart, not delivered until tagmill run take-back; first: "
+                f"{self.ids[0]!r}"
+            )
 
 
 class Since(Document):

@@ -19,10 +19,12 @@ from tagmill.kafka.worker_source import RECORDS_PER_TASK, records_by_workers
 
 Made = TypeVar("Made")
 GONE = re.compile(
-    r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch offset|Offset out of range"
+    r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch "
+    r"offset|Offset out of range"
 )
 UNANSWERED = re.compile(
-    r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for offset|TimeoutException"
+    r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for "
+    r"offset|TimeoutException"
 )
 # An error that one of Spark's Python workers raised as Tagmill's own.
 UNREAD = re.compile(r"tagmill\.errors\.(?P<kind>StoreUnavailable|ConfigurationError): (?P<line>Kafka at .+)")
@@ -30,8 +32,11 @@ UNREAD = re.compile(r"tagmill\.errors\.(?P<kind>StoreUnavailable|ConfigurationEr
 OVERFLOWN = "java.lang.ArithmeticException: long overflow"
 
 
-def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], work: Callable[[DataFrame], Made]) -> Made:
-    """Return what `work` makes of the records of these ranges; if a timestamp overflows, `work` is called a second time.
+def with_records(
+    spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], work: Callable[[DataFrame], Made]
+) -> Made:
+    """Return what `work` makes of the records of these ranges; if a timestamp overflows, `work` is called a
+    second time.
 
     For the second call, Spark's Python workers read the records (records_by_workers).
 
@@ -47,16 +52,27 @@ def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], wor
 
 
 def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) -> DataFrame:
-    """Return the records of these ranges as Spark's Kafka source reads them, with headers; offsets without a record are allowed.
+    """Return the records of these ranges as Spark's Kafka source reads them, with headers; offsets without a
+    record are allowed.
 
-    Timestamps are limited to EARLIEST to LATEST: a producer may send any number, and not all fit a Python datetime. If one does not fit
-    Spark's timestamp either, reading fails (OVERFLOWN), whichever columns are selected.
+    Timestamps are limited to EARLIEST to LATEST: a producer may send any number, and not all fit a Python
+    datetime. If one does not fit Spark's timestamp either, reading fails (OVERFLOWN), whichever columns are
+    selected.
     """
     tasks = sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)
     return (
         spark.read.format("kafka")
-        .options(**kafka.spark_options(), includeHeaders="true", failOnDataLoss="true", minPartitions=str(max(1, tasks)))
-        .options(assign=_assigned(ranges), startingOffsets=_offsets(ranges, "first"), endingOffsets=_offsets(ranges, "end"))
+        .options(
+            **kafka.spark_options(),
+            includeHeaders="true",
+            failOnDataLoss="true",
+            minPartitions=str(max(1, tasks)),
+        )
+        .options(
+            assign=_assigned(ranges),
+            startingOffsets=_offsets(ranges, "first"),
+            endingOffsets=_offsets(ranges, "end"),
+        )
         .load()
         .withColumn("timestamp", F.greatest(F.least("timestamp", _moment(LATEST)), _moment(EARLIEST)))
     )
@@ -76,13 +92,18 @@ def explained(kafka: Kafka) -> Iterator[None]:
     except (Py4JJavaError, PythonException) as error:
         text = str(error)
         if GONE.search(text):
-            raise GuardRefused(f"{kafka.where}: records went while they were read. Nothing was sealed; run it again") from None
+            raise GuardRefused(
+                f"{kafka.where}: records went while they were read. Nothing was sealed; run it again"
+            ) from None
         if found := UNANSWERED.search(text):
             raise StoreUnavailable(
-                f"{kafka.where} did not answer Spark ({found[0].rpartition('.')[2]}). Nothing was sealed. Run the same command again"
+                f"{kafka.where} did not answer Spark ({found[0].rpartition('.')[2]}). Nothing was "
+                "sealed. Run the same command again"
             ) from None
         if said := UNREAD.search(text):
-            raise (ConfigurationError if said["kind"] == "ConfigurationError" else StoreUnavailable)(said["line"]) from None
+            raise (ConfigurationError if said["kind"] == "ConfigurationError" else StoreUnavailable)(
+                said["line"]
+            ) from None
         raise
 
 

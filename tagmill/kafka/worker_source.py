@@ -1,4 +1,6 @@
-"""Read ranges of offsets in Spark's Python workers, since its own source fails on timestamps above what its microseconds hold."""
+"""Read ranges of offsets in Spark's Python workers, since its own source fails on timestamps above what its
+microseconds hold.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -22,17 +24,23 @@ RECORDS_PER_TASK, ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 1000, 4 * 1024 * 1024
 
 
 def records_by_workers(spark: SparkSession, settings: KafkaSettings, ranges: Sequence[Range]) -> DataFrame:
-    """Return the records of these ranges with the columns of RECORDS, each partition's in order; timestamps are KafkaRecord's."""
+    """Return the records of these ranges with the columns of RECORDS, each partition's in order; timestamps
+    are KafkaRecord's.
+    """
     parts = [
         one.model_copy(update={"first": first, "end": min(one.end, first + RECORDS_PER_TASK)})
         for one in ranges
         for first in range(one.first, one.end, RECORDS_PER_TASK)
     ]
     work = partial(_read, settings=settings, parts=parts)
-    return spark.range(0, len(parts), numPartitions=max(1, len(parts))).mapInArrow(work, from_arrow_schema(RECORDS))
+    return spark.range(0, len(parts), numPartitions=max(1, len(parts))).mapInArrow(
+        work, from_arrow_schema(RECORDS)
+    )
 
 
-def _read(numbers: Iterable[pa.RecordBatch], settings: KafkaSettings, parts: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+def _read(
+    numbers: Iterable[pa.RecordBatch], settings: KafkaSettings, parts: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
     with Kafka(settings) as kafka:
         for part in (parts[number] for batch in numbers for number in batch["id"].to_pylist()):
             waiting, size = list[KafkaRecord](), 0
@@ -50,8 +58,15 @@ def _batch(records: Sequence[KafkaRecord]) -> pa.RecordBatch:
 
 
 def _row(one: KafkaRecord) -> dict[str, object]:
-    headers = [{"key": name, "value": value} for name, value in one.headers] or None  # As in Spark, null means no headers.
+    headers = [
+        {"key": name, "value": value} for name, value in one.headers
+    ] or None  # As in Spark, null means no headers.
     return {
-        "topic": one.topic, "partition": one.partition, "offset": one.offset, "timestamp": one.timestamp, "key": one.key,
-        "value": one.value, "headers": headers,
-    }  # fmt: skip
+        "topic": one.topic,
+        "partition": one.partition,
+        "offset": one.offset,
+        "timestamp": one.timestamp,
+        "key": one.key,
+        "value": one.value,
+        "headers": headers,
+    }

@@ -1,4 +1,5 @@
-"""Compute what the actions of one id do to its entry in metajournal and its rows in journal, as Kafka Journal stores them. Pure.
+"""Compute what the actions of one id do to its entry in metajournal and its rows in journal, as Kafka Journal
+stores them. Pure.
 
 | action | without an entry | with one |
 |---|---|---|
@@ -7,8 +8,8 @@
 | Purge | nothing | deletes the events, then the entry |
 | Mark | nothing | nothing |
 
-Actions before the last Purge among the folded records are dropped, and events before a Delete that covers them are never written. seq_nr
-may skip, delete_to may be above it, and neither ever goes back.
+Actions before the last Purge among the folded records are dropped, and events before a Delete that covers
+them are never written. seq_nr may skip, delete_to may be above it, and neither ever goes back.
 """
 
 from dataclasses import dataclass, replace
@@ -22,9 +23,12 @@ RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An id's row in metajournal. `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never.
+    """An id's row in metajournal.
 
-    `record_id` None: a release of Kafka Journal that knew no record ids made the entry, and later ones add none. All rows belong to it.
+    `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never.
+
+    `record_id` None: a release of Kafka Journal that knew no record ids made the entry, and later ones add
+    none. All rows belong to it.
     """
 
     partition: int
@@ -59,7 +63,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The position of a record among those of its id. `turn` counts the id's partitions: one, unless the topic got more."""
+    """The position of a record among those of its id.
+
+    `turn` counts the id's partitions: one, unless the topic got more.
+    """
 
     turn: int
     offset: int
@@ -77,7 +84,8 @@ class Fold:
         self.purged = self.appended = False
         # Events at or before this position are not written: they are purged, or were written before.
         self.dropped: Position | None = None
-        # Deletes of the id's current life, each with a higher position and a lower bound than the one before it.
+        # Deletes of the id's current life, each with a higher position and a lower bound than the one before
+        # it.
         self.deletes: list[tuple[Position, int]] = []
 
     def add(self, record: Record) -> bool:
@@ -106,24 +114,43 @@ class Fold:
         return min(self.deletes[0][1], self.before.seq_nr)
 
     def _applied(self, record: Record) -> bool:
-        return self.before is not None and self.before.partition == record.partition and record.offset <= self.before.offset
+        return (
+            self.before is not None
+            and self.before.partition == record.partition
+            and record.offset <= self.before.offset
+        )
 
     def _append(self, record: Record) -> None:
         stands = self.entry or Entry(
-            record.partition, record.offset, self.segment_size, record.to, None, record.timestamp, record.timestamp, record.origin,
+            record.partition,
+            record.offset,
+            self.segment_size,
+            record.to,
+            None,
+            record.timestamp,
+            record.timestamp,
+            record.origin,
             record_id(record.topic, record.partition, record.offset),
-        )  # fmt: skip
+        )
         after, self.appended = record.expire_after_ms, True
         self.entry = replace(
-            stands, partition=record.partition, offset=record.offset, updated=record.timestamp, seq_nr=max(stands.seq_nr, record.to),
-            expire_after_ms=after, expire_on=expire_on(record.timestamp, after) if after is not None else None,
-        )  # fmt: skip
+            stands,
+            partition=record.partition,
+            offset=record.offset,
+            updated=record.timestamp,
+            seq_nr=max(stands.seq_nr, record.to),
+            expire_after_ms=after,
+            expire_on=expire_on(record.timestamp, after) if after is not None else None,
+        )
 
     def _delete(self, record: Record, entry: Entry, at: Position) -> None:
         self.entry = replace(
-            entry, partition=record.partition, offset=record.offset, updated=record.timestamp,
+            entry,
+            partition=record.partition,
+            offset=record.offset,
+            updated=record.timestamp,
             delete_to=max(entry.delete_to or 0, record.to),
-        )  # fmt: skip
+        )
         while self.deletes and self.deletes[-1][1] <= record.to:
             self.deletes.pop()
         self.deletes.append((at, record.to))
@@ -134,7 +161,9 @@ class Fold:
 
 
 def expire_on(timestamp: datetime, after_ms: int) -> date:
-    """Return the day (UTC) on which an append's expireAfter ends; the last possible date if it ends later than that."""
+    """Return the day (UTC) on which an append's expireAfter ends; the last possible date if it ends later
+    than that.
+    """
     try:
         return (timestamp.astimezone(UTC) + timedelta(milliseconds=after_ms)).date()
     except OverflowError:
@@ -142,12 +171,16 @@ def expire_on(timestamp: datetime, after_ms: int) -> date:
 
 
 def record_id(topic: str, partition: int, offset: int) -> UUID:
-    """Return the id of an entry and of the rows of its life, made from the record that created it: every replication makes the same."""
+    """Return the id of an entry and of the rows of its life, made from the record that created it: every
+    replication makes the same.
+    """
     return uuid5(RECORD_IDS, f"{topic}/{partition}/{offset}")
 
 
 def of_this_life(record_id: UUID | None, meta_record_id: UUID | None) -> bool:
-    """Return whether a row of journal belongs to the entry with this record_id; as for Kafka Journal's readers, a null fits any."""
+    """Return whether a row of journal belongs to the entry with this record_id; as for Kafka Journal's
+    readers, a null fits any.
+    """
     return record_id is None or meta_record_id in (None, record_id)
 
 

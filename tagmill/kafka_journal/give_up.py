@@ -1,7 +1,7 @@
 """Give up a replication that cannot be finished, and set records apart.
 
-Its pointers have not moved, so the next replication reads its records again. Those that it had written count as replicated, or are
-written again with a later time.
+Its pointers have not moved, so the next replication reads its records again. Those that it had written count
+as replicated, or are written again with a later time.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,22 @@ from tagmill.ledger.set_apart import Kind, SetApart
 
 
 class ReplicationGiveUp:
-    """The interventions of one person in the replication of one Kafka Journal, recorded with the person's reason."""
+    """The interventions of one person in the replication of one Kafka Journal, recorded with the person's
+    reason.
+    """
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
         self.settings, self.name, self.journal = settings, pipeline, settings.kafka_journal(pipeline)
         self.owner, self.who, self.why = owner, who, why
 
     def run(self, apart: Sequence[str]) -> list[str]:
-        """Give up the sealed replication, then set records (topic/partition/offset) apart; return what was done. Safe to repeat."""
+        """Give up the sealed replication, then set records (topic/partition/offset) apart; return what was
+        done. Safe to repeat.
+        """
         if wrong := [item for item in apart if record_of(item) is None]:
             raise ConfigurationError(
-                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is no record (topic/partition/offset). Nothing was changed"
+                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is no record "
+                "(topic/partition/offset). Nothing was changed"
             )
         keyspace = self.settings.cassandra.ledger_keyspace
         with Ledger(self.settings.cassandra) as ledger:
@@ -34,10 +39,17 @@ class ReplicationGiveUp:
             with lease.held(self.journal.lease_wait_seconds):
                 said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
                 if not said and not apart:
-                    raise GuardRefused(f"pipeline {self.name} has no replication to give up. Nothing was changed")
+                    raise GuardRefused(
+                        f"pipeline {self.name} has no replication to give up. Nothing was changed"
+                    )
                 if apart:
-                    SetApart(ledger.cassandra, keyspace, self.name).add(Kind.RECORD, apart, 0, self.who, self.why)
-                    said.append(f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is replicated")
+                    SetApart(ledger.cassandra, keyspace, self.name).add(
+                        Kind.RECORD, apart, 0, self.who, self.why
+                    )
+                    said.append(
+                        f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is "
+                        "replicated"
+                    )
                 return [*said, f"go on: tagmill kafka-journal replicate --pipeline {self.name}"]
 
     def _give_up(self, ledger: Ledger, replications: Replications) -> list[str]:
@@ -46,4 +58,7 @@ class ReplicationGiveUp:
             return []
         row = replications.finish(replications.take_over(self.owner))
         ledger.record_intervention(self.name, row.replication, self.who, "run give-up", self.why)
-        return [f"replication {row.replication} of pipeline {self.name} is given up: the next one reads its records again"]
+        return [
+            f"replication {row.replication} of pipeline {self.name} is given up: the next one reads its "
+            "records again"
+        ]

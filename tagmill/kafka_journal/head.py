@@ -1,4 +1,6 @@
-"""Read one id of a Kafka Journal as its own readers see it: from Cassandra, and from Kafka what is not replicated yet."""
+"""Read one id of a Kafka Journal as its own readers see it: from Cassandra, and from Kafka what is not
+replicated yet.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,16 +17,19 @@ from tagmill.kafka_journal.fold import Entry, Fold, Position, Record, entry_segm
 from tagmill.kafka_journal.model import Head, HeadEvent
 from tagmill.kafka_journal.tables import KafkaJournalTables, Pointer, milliseconds, uuid
 
-# Segments that are looked up at once, at most. The first look-up takes one segment and each further one twice as many: unless sequence
-# numbers skip, the first segments have enough events.
+# Segments that are looked up at once, at most. The first look-up takes one segment and each further one twice
+# as many: unless sequence numbers skip, the first segments have enough events.
 SEGMENTS_AT_ONCE = 1024
 
 
 def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, seconds: float = 30) -> list[Head]:
-    """Return the id's state in each of the pipeline's topics that knows it, with its first `most` events. Nothing is written.
+    """Return the id's state in each of the pipeline's topics that knows it, with its first `most` events.
 
-    Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long if replication is far behind.
-    Events in Cassandra are searched for at most `seconds` in a topic: where sequence numbers skip, all segments in between are looked up.
+    Nothing is written.
+
+    Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long if
+    replication is far behind. Events in Cassandra are searched for at most `seconds` in a topic: where
+    sequence numbers skip, all segments in between are looked up.
 
     Raises ConfigurationError: a named topic doesn't exist.
     """
@@ -35,7 +40,9 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, secon
         found: dict[str, list[Place]] = {}
         for place in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes):
             found.setdefault(place[0], []).append(place)
-        readers = (_Reader(tables if there else None, kafka, topic, parts, seconds) for topic, parts in found.items())
+        readers = (
+            _Reader(tables if there else None, kafka, topic, parts, seconds) for topic, parts in found.items()
+        )
         every = (reader.head(key, most) for reader in readers)
         return [one for one in every if one.seq_nr is not None or one.unreplicated]
 
@@ -44,7 +51,12 @@ class _Reader:
     """Reads one id of one topic from Cassandra and Kafka."""
 
     def __init__(
-        self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place], seconds: float
+        self,
+        tables: KafkaJournalTables | None,
+        kafka: Kafka,
+        topic: str,
+        parts: Sequence[Place],
+        seconds: float,
     ) -> None:
         self.tables, self.kafka, self.topic, self.parts, self.seconds = tables, kafka, topic, parts, seconds
         self.looked_to: int | None = None
@@ -61,29 +73,54 @@ class _Reader:
             fresh += self._folded(fold, record)
         if fold.entry is None:
             return Head(topic=self.topic, id=key, unreplicated=count)
-        old = [] if fold.purged or before is None else self._events(key, before, max(before.delete_to or 0, fold.cut_to))
+        old = (
+            []
+            if fold.purged or before is None
+            else self._events(key, before, max(before.delete_to or 0, fold.cut_to))
+        )
         new = (
-            event for at, event in fresh if (fold.dropped is None or at > fold.dropped) and event.seq_nr > _deleted_to(fold, at)
+            event
+            for at, event in fresh
+            if (fold.dropped is None or at > fold.dropped) and event.seq_nr > _deleted_to(fold, at)
         )
         events, more = _first(old, new, fold.entry.delete_to or 0, most)
         entry = fold.entry
         return Head(
-            topic=self.topic, id=key, seq_nr=entry.seq_nr, delete_to=entry.delete_to, created=entry.created, updated=entry.updated,
-            expire_on=entry.expire_on, unreplicated=count, events=events, more=more or self.looked_to is not None,
+            topic=self.topic,
+            id=key,
+            seq_nr=entry.seq_nr,
+            delete_to=entry.delete_to,
+            created=entry.created,
+            updated=entry.updated,
+            expire_on=entry.expire_on,
+            unreplicated=count,
+            events=events,
+            more=more or self.looked_to is not None,
             looked_to=self.looked_to,
-        )  # fmt: skip
+        )
 
     def _entry(self, key: str) -> Entry | None:
         row = self.tables.entry(self.topic, entry_segments(key), key) if self.tables else None
         if row is None:
             return None
         return Entry(
-            row.partition, row.offset, row.segment_size, row.seq_nr, row.delete_to, utc(row.created), utc(row.updated), row.origin,
-            uuid(row.record_id), milliseconds(row.expire_after), row.expire_on.date() if row.expire_on else None,
-        )  # fmt: skip
+            row.partition,
+            row.offset,
+            row.segment_size,
+            row.seq_nr,
+            row.delete_to,
+            utc(row.created),
+            utc(row.updated),
+            row.origin,
+            uuid(row.record_id),
+            milliseconds(row.expire_after),
+            row.expire_on.date() if row.expire_on else None,
+        )
 
     def _behind(self, key: str, pointers: Mapping[Place, Pointer]) -> Iterator[KafkaRecord]:
-        """Yield the id's records that are not replicated yet, partition by partition, in the order in which the id was in them."""
+        """Yield the id's records that are not replicated yet, partition by partition, in the order in which
+        the id was in them.
+        """
         wanted = key.encode()
         in_order = sorted(self.parts, key=lambda place: layout_of(wanted, place[1], len(self.parts)))
         for place, span in self.kafka.spans(in_order).items():
@@ -96,7 +133,11 @@ class _Reader:
             action = wire_format.decode_action(
                 next((value for name, value in record.headers if name == wire_format.ACTION), None)
             )
-            found = wire_format.decode_events(action, record.value) if isinstance(action, wire_format.Append) else None
+            found = (
+                wire_format.decode_events(action, record.value)
+                if isinstance(action, wire_format.Append)
+                else None
+            )
         except wire_format.Undecodable:
             return
         if action is None:
@@ -104,18 +145,38 @@ class _Reader:
         kind = wire_format.kind_of(action)
         to = found.last if found else getattr(action, "to", 0)
         after = found.expire_after_ms if found else None
-        fold.add(Record(kind, record.topic, record.partition, record.offset, record.timestamp, to, action.origin, after))
+        fold.add(
+            Record(
+                kind,
+                record.topic,
+                record.partition,
+                record.offset,
+                record.timestamp,
+                to,
+                action.origin,
+                after,
+            )
+        )
         at = Position(len(fold.partitions) - 1, record.offset)
         for event in found.events if found else ():
             payload = event.data.hex() if event.data is not None else event.text
-            yield at, HeadEvent(
-                seq_nr=event.seq_nr, timestamp=record.timestamp, tags=sorted(set(event.tags)), payload_type=event.payload_type,
-                payload=payload, replicated=False,
-            )  # fmt: skip
+            yield (
+                at,
+                HeadEvent(
+                    seq_nr=event.seq_nr,
+                    timestamp=record.timestamp,
+                    tags=sorted(set(event.tags)),
+                    payload_type=event.payload_type,
+                    payload=payload,
+                    replicated=False,
+                ),
+            )
 
     def _events(self, key: str, entry: Entry, after: int) -> Iterator[HeadEvent]:
         assert self.tables is not None
-        left = range(segment_of(after + 1, entry.segment_size), segment_of(entry.seq_nr, entry.segment_size) + 1)
+        left = range(
+            segment_of(after + 1, entry.segment_size), segment_of(entry.seq_nr, entry.segment_size) + 1
+        )
         end, at_once = time.monotonic() + self.seconds, 1
         while left:
             if time.monotonic() > end:
@@ -131,17 +192,25 @@ class _Reader:
 def _event(row: Any) -> HeadEvent:
     payload = row.payload_bin.hex() if row.payload_bin is not None else row.payload_txt
     return HeadEvent(
-        seq_nr=row.seq_nr, timestamp=utc(row.timestamp), tags=sorted(row.tags or ()), payload_type=row.payload_type, payload=payload,
+        seq_nr=row.seq_nr,
+        timestamp=utc(row.timestamp),
+        tags=sorted(row.tags or ()),
+        payload_type=row.payload_type,
+        payload=payload,
         replicated=True,
-    )  # fmt: skip
+    )
 
 
 def _deleted_to(fold: Fold, at: Position) -> int:
     return next((to for behind, to in fold.deletes if behind > at), 0)
 
 
-def _first(old: Iterable[HeadEvent], new: Iterable[HeadEvent], delete_to: int, most: int) -> tuple[list[HeadEvent], bool]:
-    """Return the first `most` events that a reader sees (those above delete_to), and whether there are more."""
+def _first(
+    old: Iterable[HeadEvent], new: Iterable[HeadEvent], delete_to: int, most: int
+) -> tuple[list[HeadEvent], bool]:
+    """Return the first `most` events that a reader sees (those above delete_to), and whether there are
+    more.
+    """
     found = [*_some(old, delete_to, most + 1), *_some(new, delete_to, most + 1)]
     return found[:most], len(found) > most
 

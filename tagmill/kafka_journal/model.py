@@ -11,7 +11,10 @@ JOURNAL_KINDS = ("append", "delete", "purge", "mark")
 
 
 class Counts(Document):
-    """Counts of records by kind. `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before."""
+    """Counts of records by kind.
+
+    `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before.
+    """
 
     records: int = 0
     appends: int = 0
@@ -31,7 +34,10 @@ class Counts(Document):
 
 
 class Manifest(Document):
-    """A sealed replication. The records and folds in `folder` are written with the timestamp `written_at` (microseconds)."""
+    """A sealed replication.
+
+    The records and folds in `folder` are written with the timestamp `written_at` (microseconds).
+    """
 
     replication: int
     folder: str
@@ -42,7 +48,10 @@ class Manifest(Document):
 
 
 class HeadEvent(Document):
-    """An event as a reader sees it: a payload is text, or bytes in hexadecimal. `replicated`: it comes from Cassandra, else from Kafka."""
+    """An event as a reader sees it: a payload is text, or bytes in hexadecimal.
+
+    `replicated`: it comes from Cassandra, else from Kafka.
+    """
 
     seq_nr: int
     timestamp: datetime
@@ -53,9 +62,12 @@ class HeadEvent(Document):
 
 
 class Head(Document):
-    """An id as its readers see it now. `seq_nr` None: the id has no journal; `unreplicated`: its records that are only in Kafka so far.
+    """An id as its readers see it now.
 
-    `looked_to`: the sequence number up to which Cassandra's events were searched until the time was over; None: all were.
+    `seq_nr` None: the id has no journal; `unreplicated`: its records that are only in Kafka so far.
+
+    `looked_to`: the sequence number up to which Cassandra's events were searched until the time was over;
+    None: all were.
     """
 
     topic: str
@@ -72,10 +84,12 @@ class Head(Document):
 
 
 class PartitionStatus(Document):
-    """How far a partition is replicated. `replicated_to` (None: not at all) and `end` are offsets behind the last record.
+    """How far a partition is replicated.
 
-    `waiting`: how many offsets the next replication reads. `not_readable`: offsets behind an open transaction. `problem`: why the next
-    replication stops at the partition; None: it doesn't.
+    `replicated_to` (None: not at all) and `end` are offsets behind the last record.
+
+    `waiting`: how many offsets the next replication reads. `not_readable`: offsets behind an open
+    transaction. `problem`: why the next replication stops at the partition; None: it doesn't.
     """
 
     topic: str
@@ -89,7 +103,9 @@ class PartitionStatus(Document):
 
 
 class PurgeReport(Document):
-    """What a purge published, or in a dry run would publish: `purged` Purge actions for ids that expired on `until` or before."""
+    """What a purge published, or in a dry run would publish: `purged` Purge actions for ids that expired on
+    `until` or before.
+    """
 
     pipeline: str
     until: date
@@ -105,12 +121,21 @@ class PurgeReport(Document):
     @property
     def message(self) -> str:
         """The outcome in one line."""
-        done = "would be published" if self.dry_run else "were published; the next replication deletes what they name"
-        return f"{self.pipeline}: {self.purged} ids have expired by {self.until}: {self.purged} Purge actions {done}"
+        done = (
+            "would be published"
+            if self.dry_run
+            else "were published; the next replication deletes what they name"
+        )
+        return (
+            f"{self.pipeline}: {self.purged} ids have expired by {self.until}: {self.purged} Purge "
+            f"actions {done}"
+        )
 
 
 class ReplicationReport(Document):
-    """What a call of `replicate` did: the number of pieces (`replications`), their ranges, and counts of their records."""
+    """What a call of `replicate` did: the number of pieces (`replications`), their ranges, and counts of
+    their records.
+    """
 
     pipeline: str
     keyspace: str
@@ -131,10 +156,13 @@ class ReplicationReport(Document):
         if not self.replications:
             return f"{self.keyspace} has everything that the topics of {self.pipeline} hold"
         unreadable = (
-            f"; {c.unreadable} can't be read: tagmill deadletters list --pipeline {self.pipeline}" if c.unreadable else ""
+            f"; {c.unreadable} can't be read: tagmill deadletters list --pipeline {self.pipeline}"
+            if c.unreadable
+            else ""
         )
         topics = len({one.topic for one in self.ranges})
         return (
-            f"{c.records} records of {topics} topics are in {self.keyspace}: {c.events} events of {c.ids} ids, "
+            f"{c.records} records of {topics} topics are in {self.keyspace}: {c.events} events of "
+            f"{c.ids} ids, "
             f"{c.deletes} deletes, {c.purges} purges, {c.marks} marks, {c.skipped} skipped{unreadable}"
         )

@@ -1,7 +1,7 @@
 """Cut a backlog into pieces in which no id's older records come behind newer ones of another partition.
 
-When a topic gets more partitions, ids move to others: a Purge that is left in an id's old partition must not be applied after records of
-the id's new life in the new partition.
+When a topic gets more partitions, ids move to others: a Purge that is left in an id's old partition must not
+be applied after records of the id's new life in the new partition.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,15 +20,25 @@ from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME, layout_of
 from tagmill.kafka.spark_source import with_records
 
-# The longest range is divided into this many parts. Moves from one partition to another whose later records begin in the same part are
-# joined into one.
+# The longest range is divided into this many parts. Moves from one partition to another whose later records
+# begin in the same part are joined into one.
 PARTS = 64
-MOVES = pa.schema({"topic": pa.string(), "earlier": pa.int32(), "last": pa.int64(), "later": pa.int32(), "first": pa.int64()})
+MOVES = pa.schema(
+    {
+        "topic": pa.string(),
+        "earlier": pa.int32(),
+        "last": pa.int64(),
+        "later": pa.int32(),
+        "first": pa.int64(),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Ids moved within a topic: records of `later` from offset `first` on follow those of `earlier` up to offset `last`."""
+    """Ids moved within a topic: records of `later` from offset `first` on follow those of `earlier` up to
+    offset `last`.
+    """
 
     topic: str
     earlier: int
@@ -37,8 +47,13 @@ class Move:
     first: int
 
 
-def find_moves(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], partitions: Mapping[str, int]) -> list[Move]:
-    """Return the moves of ids among the records of these ranges, all of which are read. In: how many partitions each topic has."""
+def find_moves(
+    spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], partitions: Mapping[str, int]
+) -> list[Move]:
+    """Return the moves of ids among the records of these ranges, all of which are read.
+
+    In: how many partitions each topic has.
+    """
     several = [one for one in ranges if partitions[one.topic] > 1]
     if not several:
         return []
@@ -48,11 +63,19 @@ def find_moves(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], parti
 
 def _moves(raw: DataFrame, partitions: Mapping[str, int], step: int) -> list[Move]:
     keyed = raw.where("key IS NOT NULL").groupBy("topic", "key", "partition")
-    places = keyed.agg(F.min("offset").alias("first"), F.max("offset").alias("last"), F.min("timestamp").alias("since"))
-    ids = places.groupBy("topic", "key").agg(F.collect_list(F.struct("partition", "first", "last", "since")).alias("places"))
-    moved = ids.where("size(places) > 1").mapInArrow(partial(_in_turn, partitions=partitions), from_arrow_schema(MOVES))
+    places = keyed.agg(
+        F.min("offset").alias("first"), F.max("offset").alias("last"), F.min("timestamp").alias("since")
+    )
+    ids = places.groupBy("topic", "key").agg(
+        F.collect_list(F.struct("partition", "first", "last", "since")).alias("places")
+    )
+    moved = ids.where("size(places) > 1").mapInArrow(
+        partial(_in_turn, partitions=partitions), from_arrow_schema(MOVES)
+    )
     part = (F.col("first") / step).cast("bigint").alias("part")
-    grouped = moved.groupBy("topic", "earlier", "later", part).agg(F.max("last").alias("last"), F.min("first").alias("first"))
+    grouped = moved.groupBy("topic", "earlier", "later", part).agg(
+        F.max("last").alias("last"), F.min("first").alias("first")
+    )
     return [Move(row.topic, row.earlier, row.last, row.later, row.first) for row in grouped.collect()]
 
 
@@ -78,7 +101,8 @@ def _in_turn(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -
 def in_turn(key: bytes, places: Sequence[dict[str, Any]], partitions: int) -> list[dict[str, Any]]:
     """Return an id's partitions in the order in which it was in them.
 
-    By Kafka's default partitioner, if it has put the id into one of them today; else by the first timestamp in each. In: partition, since.
+    By Kafka's default partitioner, if it has put the id into one of them today; else by the first timestamp
+    in each. In: partition, since.
     """
     layouts = {place["partition"]: layout_of(key, place["partition"], partitions) for place in places}
     if HOME in layouts.values():
@@ -87,7 +111,8 @@ def in_turn(key: bytes, places: Sequence[dict[str, Any]], partitions: int) -> li
 
 
 def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
-    """Shorten pieces so that they end before the later records of a move whose earlier records are behind them.
+    """Shorten pieces so that they end before the later records of a move whose earlier records are behind
+    them.
 
     If that leaves no record, lengthen them instead, until they have these earlier records.
     """
@@ -97,7 +122,11 @@ def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
         ends = _lengthened({one.place: one.end for one in pieces}, moves)
     cuts = [one.model_copy(update={"end": ends[one.place]}) for one in pieces]
     # A range that had no record from the start stays: it notes that the records before it are lost.
-    return [one for one, whole in zip(cuts, pieces, strict=True) if one.end > one.first or whole.end == whole.first]
+    return [
+        one
+        for one, whole in zip(cuts, pieces, strict=True)
+        if one.end > one.first or whole.end == whole.first
+    ]
 
 
 def _open(ends: Mapping[Place, int], moves: Iterable[Move]) -> list[Move]:
@@ -105,11 +134,14 @@ def _open(ends: Mapping[Place, int], moves: Iterable[Move]) -> list[Move]:
     return [
         one
         for one in moves
-        if ends.get((one.topic, one.later), 0) > one.first and ends.get((one.topic, one.earlier), one.last + 1) <= one.last
+        if ends.get((one.topic, one.later), 0) > one.first
+        and ends.get((one.topic, one.earlier), one.last + 1) <= one.last
     ]
 
 
-def _shortened(ends: dict[Place, int], begins: Mapping[Place, int], moves: Sequence[Move]) -> dict[Place, int]:
+def _shortened(
+    ends: dict[Place, int], begins: Mapping[Place, int], moves: Sequence[Move]
+) -> dict[Place, int]:
     before: dict[Place, int] = {}
     while before != ends:
         before = dict(ends)

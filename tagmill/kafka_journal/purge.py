@@ -34,10 +34,13 @@ def purge_expired(
     dry_run: bool = False,
     tell: Tell | None = None,
 ) -> PurgeReport:
-    """Publish a Purge for every id whose entry's expire_on is `until` (default: today, UTC) or earlier. Safe to stop and to start again.
+    """Publish a Purge for every id whose entry's expire_on is `until` (default: today, UTC) or earlier.
 
-    First, unless in a dry run, everything is replicated, so that an append that prolongs an id's life, or a Purge that was published
-    before, is known. Entries of topics that are not the pipeline's, or that Kafka no longer has, stay. Raises as replicate does.
+    Safe to stop and to start again.
+
+    First, unless in a dry run, everything is replicated, so that an append that prolongs an id's life, or a
+    Purge that was published before, is known. Entries of topics that are not the pipeline's, or that Kafka no
+    longer has, stay. Raises as replicate does.
     """
     from pyspark.sql import functions as F
 
@@ -58,9 +61,13 @@ def purge_expired(
             return PurgeReport(pipeline=pipeline, until=day, dry_run=dry_run, purged=0, examples=[])
         say(f"looking for ids that have expired by {day}")
         await_tables(spark(), chosen.keyspace, {"metajournal": ["expire_on"]})
-        entries = table(spark(), chosen.keyspace, "metajournal").select("topic", "partition", "id", "expire_on")
+        entries = table(spark(), chosen.keyspace, "metajournal").select(
+            "topic", "partition", "id", "expire_on"
+        )
         topics = {topic for topic, _ in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
-        due = entries.where((F.col("expire_on") <= F.lit(day)) & F.col("topic").isin(topics) & F.col("partition").isNotNull())
+        due = entries.where(
+            (F.col("expire_on") <= F.lit(day)) & F.col("topic").isin(topics) & F.col("partition").isNotNull()
+        )
         expired = due.select("topic", "partition", "id").localCheckpoint()
         count = expired.count()
         examples = [f"{row['topic']}: {row['id']}" for row in expired.limit(NAMED).collect()]
@@ -75,4 +82,6 @@ def purge_expired(
 def _purges(rows: Iterator[Any], origin: str) -> Iterator[KafkaRecord]:
     header = (ACTION, json.dumps({"purge": {"origin": origin}}).encode())
     for row in rows:
-        yield KafkaRecord(row["topic"], row["partition"], 0, datetime.now(UTC), row["id"].encode(), None, [header])
+        yield KafkaRecord(
+            row["topic"], row["partition"], 0, datetime.now(UTC), row["id"].encode(), None, [header]
+        )

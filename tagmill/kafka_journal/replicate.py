@@ -1,8 +1,10 @@
-"""Replicate a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is written.
+"""Replicate a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is
+written.
 
-A piece is sealed when its records are decoded, their effect on each id is computed, and both are stored in files; the commit is one
-conditional update in replications. Before the commit, nothing is written into the journal's keyspace. After it, nothing is computed again:
-every process that goes on writes the same rows with the same timestamp. Pointers are written last, so what was not finished is read again.
+A piece is sealed when its records are decoded, their effect on each id is computed, and both are stored in
+files; the commit is one conditional update in replications. Before the commit, nothing is written into the
+journal's keyspace. After it, nothing is computed again: every process that goes on writes the same rows with
+the same timestamp. Pointers are written last, so what was not finished is read again.
 """
 
 from __future__ import annotations
@@ -54,22 +56,35 @@ def replicate(
     write_after: datetime | None = None,
     tell: Tell | None = None,
 ) -> ReplicationReport:
-    """Replicate everything that is committed in Kafka now to the tables. Safe to stop and to start again at any moment.
+    """Replicate everything that is committed in Kafka now to the tables.
 
-    `spark` is asked for a session only if there is anything to do. All rows are written with a time later than `write_after`.
+    Safe to stop and to start again at any moment.
 
-    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`), or a row has a later write time
-    than what is written. LeaseTaken, FenceRaised: another replicator is at work. ConfigurationError: a topic or the ledger's tables are
-    missing.
+    `spark` is asked for a session only if there is anything to do. All rows are written with a time later
+    than `write_after`.
+
+    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`), or a row
+    has a later write time than what is written. LeaseTaken, FenceRaised: another replicator is at work.
+    ConfigurationError: a topic or the ledger's tables are missing.
     """
     from tagmill.spark.errors import explained
 
     sealed_stays = "What was sealed is written by the next replication"
 
     chosen = settings.kafka_journal(pipeline)
-    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where, sealed_stays):
+    with (
+        Cassandra(settings.cassandra) as cassandra,
+        Kafka(settings.kafka) as kafka,
+        explained(cassandra.where, sealed_stays),
+    ):
         attempt = _Attempt(
-            settings, pipeline, cassandra, kafka, spark, WriteTimes(pipeline, write_after), tell or (lambda _: None)
+            settings,
+            pipeline,
+            cassandra,
+            kafka,
+            spark,
+            WriteTimes(pipeline, write_after),
+            tell or (lambda _: None),
         )
         lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
         with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):
@@ -79,7 +94,8 @@ def replicate(
 
 
 def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
-    """Return how far each partition of the pipeline's topics is replicated, and what stops the next replication. Nothing is written.
+    """Return how far each partition of the pipeline's topics is replicated, and what stops the next
+    replication. Nothing is written.
 
     Raises ConfigurationError: a named topic or the ledger's tables don't exist.
     """
@@ -108,10 +124,14 @@ def _status(position: TopicPosition) -> PartitionStatus:
 
 
 def pending(settings: Settings, pipeline: str) -> bool:
-    """Return whether there are records to replicate, a sealed replication to write, or a problem that replicating would report."""
+    """Return whether there are records to replicate, a sealed replication to write, or a problem that
+    replicating would report.
+    """
     with Cassandra(settings.cassandra) as cassandra:
         row = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline).newest()
-    return (row is not None and row.state == SEALED) or any(one.waiting or one.problem for one in status(settings, pipeline))
+    return (row is not None and row.state == SEALED) or any(
+        one.waiting or one.problem for one in status(settings, pipeline)
+    )
 
 
 class _Attempt:
@@ -138,7 +158,9 @@ class _Attempt:
         self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
 
     def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
-        """Finish a sealed replication, then replicate piece by piece up to the end that Kafka had at the beginning."""
+        """Finish a sealed replication, then replicate piece by piece up to the end that Kafka had at the
+        beginning.
+        """
         done = list[Manifest]()
         row = self.replications.take_over(owner)
         with self._fenced(row.fence):
@@ -159,9 +181,13 @@ class _Attempt:
                 row = self._write(manifest, row)
                 done.append(manifest)
         return ReplicationReport(
-            pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
+            pipeline=self.name,
+            keyspace=self.chosen.keyspace,
+            replications=len(done),
+            ranges=_joined(done),
+            counts=_sum(done),
             warnings=list(dict.fromkeys([*self.warnings, *(text for one in done for text in one.warnings)])),
-        )  # fmt: skip
+        )
 
     def _make_tables(self, owner: str) -> None:
         """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
@@ -180,7 +206,9 @@ class _Attempt:
         return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
 
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
-        """Return the ranges of the next piece to replicate, none if everything is replicated, and warnings."""
+        """Return the ranges of the next piece to replicate, none if everything is replicated, and
+        warnings.
+        """
         from tagmill.kafka_journal.pieces import cut, find_moves
 
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
@@ -193,12 +221,18 @@ class _Attempt:
             self.moves = find_moves(self.spark(), self.kafka, ranges, self.partitions)
         return cut(pieces, self.moves), warnings
 
-    def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
+    def _seal(
+        self, ranges: list[Range], warnings: list[str], row: ReplicationRow
+    ) -> tuple[Manifest, ReplicationRow]:
         from tagmill.kafka.spark_source import with_records
         from tagmill.kafka_journal import staging
         from tagmill.spark.connector import await_tables
 
-        folder, spark, largest = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark(), self.cassandra.largest_row
+        folder, spark, largest = (
+            f"{self.home}/attempt-{uuid4().hex[:12]}",
+            self.spark(),
+            self.cassandra.largest_row,
+        )
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
@@ -207,7 +241,9 @@ class _Attempt:
             spark,
             self.kafka,
             ranges,
-            lambda raw: _fixed(spark, staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"),
+            lambda raw: _fixed(
+                spark, staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"
+            ),
         )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
@@ -217,9 +253,13 @@ class _Attempt:
         counts, found = _counts(staged, folds)
         written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
         manifest = Manifest(
-            replication=row.replication + 1, folder=folder, written_at=written_at, ranges=ranges, counts=counts,
+            replication=row.replication + 1,
+            folder=folder,
+            written_at=written_at,
+            ranges=ranges,
+            counts=counts,
             warnings=[*warnings, *apart.warnings(), *found, *told],
-        )  # fmt: skip
+        )
         file = f"{folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
         checkpoints.reached("replicate.before_commit")
@@ -231,10 +271,14 @@ class _Attempt:
         """Write everything that a sealed replication says, the pointers last, and finish the replication."""
         from tagmill.kafka_journal.writer import Writing
 
-        writing = Writing(self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell)
+        writing = Writing(
+            self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell
+        )
         writing.write()
         if manifest.counts.unreadable:
-            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(writing.dead_letters())
+            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(
+                writing.dead_letters()
+            )
         self._point(manifest.ranges, row.written_at + 1)
         for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
             self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
@@ -248,18 +292,28 @@ class _Attempt:
         from pyspark.sql import functions as F
 
         changing = folds.where("(moved OR purged) AND overwritten IS NOT NULL")
-        row = changing.agg(F.max_by(F.struct("id", "overwritten"), "overwritten").alias("newest")).collect()[0]["newest"]
-        return Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"]) if row else None
+        row = changing.agg(F.max_by(F.struct("id", "overwritten"), "overwritten").alias("newest")).collect()[
+            0
+        ]["newest"]
+        return (
+            Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"])
+            if row
+            else None
+        )
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
-        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused if one did not move."""
+        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused
+        if one did not move.
+        """
         places, now = [one.place for one in ranges], self.cassandra.now()
         known, moved = self.tables.pointers(places), dict[Place, Pointer]()
         for one in ranges:
             before = known.get(one.place, Pointer(-1, now, 0))
             if before.written >= written_at and before.offset != one.end - 1:
                 self.warnings.append(ahead(Overwritten(self._pointer(one.place), before.written)))
-            moved[one.place] = Pointer(one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST)))
+            moved[one.place] = Pointer(
+                one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST))
+            )
         self.tables.point(moved.items())
         standing = self.tables.pointers(places)
         for place, pointer in moved.items():
@@ -276,7 +330,9 @@ class _Attempt:
 
     @contextmanager
     def _fenced(self, fence: int) -> Iterator[None]:
-        """Raise FenceRaised in place of an unexpected error if another process took over: it may have removed this attempt's files."""
+        """Raise FenceRaised in place of an unexpected error if another process took over: it may have removed
+        this attempt's files.
+        """
         try:
             yield
         except TagmillError:
@@ -293,7 +349,9 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
 
 
 def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
-    """Write rows to Parquet and read them back, so that later evaluations see the same rows; files of an earlier try are overwritten."""
+    """Write rows to Parquet and read them back, so that later evaluations see the same rows; files of an
+    earlier try are overwritten.
+    """
     rows.write.mode("overwrite").parquet(url)
     return spark.read.schema(rows.schema).parquet(url)
 
@@ -302,21 +360,35 @@ def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:
     from pyspark.sql import functions as F
 
     found = staged.groupBy("kind").agg(
-        F.count("*").alias("records"), F.sum(F.size("events")).alias("events"), F.count("warning").alias("warnings")
+        F.count("*").alias("records"),
+        F.sum(F.size("events")).alias("events"),
+        F.count("warning").alias("warnings"),
     )
     by_kind = {row["kind"]: row for row in found.collect()}
 
     def count(kind: str) -> int:
         return int(by_kind[kind]["records"]) if kind in by_kind else 0
 
-    ids = folds.agg(F.count("*").alias("ids"), F.coalesce(F.sum("applied"), F.lit(0)).alias("applied")).collect()[0]
-    warned = staged.where("warning IS NOT NULL").select("topic", "id", "warning").limit(NAMED_WARNINGS).collect()
+    ids = folds.agg(
+        F.count("*").alias("ids"), F.coalesce(F.sum("applied"), F.lit(0)).alias("applied")
+    ).collect()[0]
+    warned = (
+        staged.where("warning IS NOT NULL").select("topic", "id", "warning").limit(NAMED_WARNINGS).collect()
+    )
     append: Any = by_kind.get("append")
     counts = Counts(
-        records=sum(int(row["records"]) for row in by_kind.values()), appends=count("append"), deletes=count("delete"),
-        purges=count("purge"), marks=count("mark"), skipped=count("none"), unreadable=count("broken"), applied=ids["applied"],
-        events=int(append["events"]) if append else 0, ids=ids["ids"], warnings=int(append["warnings"]) if append else 0,
-    )  # fmt: skip
+        records=sum(int(row["records"]) for row in by_kind.values()),
+        appends=count("append"),
+        deletes=count("delete"),
+        purges=count("purge"),
+        marks=count("mark"),
+        skipped=count("none"),
+        unreadable=count("broken"),
+        applied=ids["applied"],
+        events=int(append["events"]) if append else 0,
+        ids=ids["ids"],
+        warnings=int(append["warnings"]) if append else 0,
+    )
     return counts, [f"topic {row['topic']}, id {row['id']}: {row['warning']}" for row in warned]
 
 

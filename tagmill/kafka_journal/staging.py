@@ -1,7 +1,7 @@
 """Decode the records of a replication in Spark, then fold them, id by id, into what they change.
 
-Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was written, byte for byte, and the
-rules are those that a single id's query uses (docs/decisions/0019).
+Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was
+written, byte for byte, and the rules are those that a single id's query uses (docs/decisions/0019).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,9 +34,9 @@ EVENT = pa.struct(
 )  # fmt: skip
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
-# Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal record) or broken. `layout`: see
-# partitioner.layout_of. `to`: the last seq_nr of an append, or the one that a delete names. reason, key, value and raw_headers: only of
-# broken records.
+# Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal
+# record) or broken. `layout`: see partitioner.layout_of. `to`: the last seq_nr of an append, or the one that
+# a delete names. reason, key, value and raw_headers: only of broken records.
 STAGED = pa.schema(
     {
         "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
@@ -46,22 +46,35 @@ STAGED = pa.schema(
         "raw_headers": HEADERS,
     }
 )  # fmt: skip
-# Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and separators.
+# Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and
+# separators.
 LONGEST_ID = 65_535 - 249 - 8 - 9
 # Bytes of a record up to which Cassandra can hold its rows and names in any case.
 ALWAYS_FITS = 8 * 1024
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
 # Columns of a record that its fold needs.
-FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment", "layout"]
+FACTS = [
+    "topic",
+    "id",
+    "partition",
+    "offset",
+    "timestamp",
+    "kind",
+    "to",
+    "origin",
+    "expire_after_ms",
+    "segment",
+    "layout",
+]
 # Columns of an id's existing entry, with the names that they get next to the record's columns.
 STANDS = {
     "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
     "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
     "expire_on": "e_expire_on", "written": "overwritten",
 }  # fmt: skip
-# Columns of a fold's outcome, one row an id: its entry afterwards (seq_nr null: none) and the entry's segment, what changes in it, which
-# events are deleted (doomed), and which are not to be written. old_segment and overwritten (the write time in microseconds) are those of
-# the entry that existed before.
+# Columns of a fold's outcome, one row an id: its entry afterwards (seq_nr null: none) and the entry's
+# segment, what changes in it, which events are deleted (doomed), and which are not to be written. old_segment
+# and overwritten (the write time in microseconds) are those of the entry that existed before.
 FOLDED = pa.schema(
     {
         "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
@@ -85,11 +98,13 @@ def schema_of(columns: pa.Schema) -> StructType:
     return from_arrow_schema(columns)
 
 
-def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING) -> DataFrame:
+def decoded(
+    raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING
+) -> DataFrame:
     """Decode records into STAGED, one row a record.
 
-    In: tagmill.kafka.spark_source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may
-    have; why records are set apart.
+    In: tagmill.kafka.spark_source.kafka_records; how many partitions each topic has; how many bytes a row of
+    Cassandra may have; why records are set apart.
     """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     work = partial(_decode, partitions=partitions, largest=largest, apart=dict(apart))
@@ -100,22 +115,28 @@ def _decode(
     batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        records_of_batch = (decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist())
+        records_of_batch = (
+            decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist()
+        )
         yield pa.RecordBatch.from_pylist(list(records_of_batch), STAGED)
 
 
-def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING) -> dict[str, Any]:
+def decode(
+    row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING
+) -> dict[str, Any]:
     """Decode one record into a row of STAGED; what can't be decoded becomes a row of kind broken.
 
-    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have; why
-    records are set apart.
+    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many
+    bytes a row may have; why records are set apart.
     """
     place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
     headers = row["headers"] or []
     try:
         if reason := apart.get((row["topic"], row["partition"], row["offset"])):
             raise wire_format.Undecodable(reason)
-        action = wire_format.decode_action(next((one["value"] for one in headers if one["key"] == wire_format.ACTION), None))
+        action = wire_format.decode_action(
+            next((one["value"] for one in headers if one["key"] == wire_format.ACTION), None)
+        )
         if action is None:
             return {**place, "kind": "none"}
         if row["key"] is None:
@@ -123,8 +144,16 @@ def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Pl
         if (size := len(row["key"])) > LONGEST_ID:
             raise wire_format.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
         layout = layout_of(row["key"], row["partition"], partitions)
-        read = {**place, "layout": layout, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
-        if _size(row["value"], *(part for one in headers for part in (one["key"], one["value"]))) > ALWAYS_FITS:
+        read = {
+            **place,
+            "layout": layout,
+            **_facts(row["key"].decode(), action),
+            **_content(action, row["value"], headers),
+        }
+        if (
+            _size(row["value"], *(part for one in headers for part in (one["key"], one["value"])))
+            > ALWAYS_FITS
+        ):
             _must_fit(read, largest)
         return read
     except (wire_format.Undecodable, UnicodeDecodeError) as error:
@@ -144,11 +173,15 @@ def _must_fit(read: dict[str, Any], largest: int) -> None:
     for event in read.get("events") or [{"seq_nr": None, "tags": []}]:
         of_event = "" if event["seq_nr"] is None else f"event {event['seq_nr']}: "
         if any(_size(tag) > LARGEST_NAME for tag in event["tags"]):
-            raise wire_format.Undecodable(f"{of_event}a tag of more than {LARGEST_NAME} bytes, and Cassandra holds no longer one")
+            raise wire_format.Undecodable(
+                f"{of_event}a tag of more than {LARGEST_NAME} bytes, and Cassandra holds no longer one"
+            )
         size = shared + sum(_size(tag) + BESIDE_CELL for tag in event["tags"])
         size += _size(event.get("payload_txt"), event.get("payload_bin"))
         if size > largest:
-            raise wire_format.Undecodable(f"{of_event}a row of {size} bytes, and Cassandra takes {largest} in one write")
+            raise wire_format.Undecodable(
+                f"{of_event}a row of {size} bytes, and Cassandra takes {largest} in one write"
+            )
 
 
 def _size(*values: str | bytes | None) -> int:
@@ -160,12 +193,19 @@ def _facts(key: str, action: wire_format.Action) -> dict[str, Any]:
     segment, old_segment = entry_segments(key)
     kind = wire_format.kind_of(action)
     return {
-        "id": key, "segment": segment, "old_segment": old_segment, "kind": kind, "origin": action.origin, "version": action.version,
+        "id": key,
+        "segment": segment,
+        "old_segment": old_segment,
+        "kind": kind,
+        "origin": action.origin,
+        "version": action.version,
         "to": action.to if isinstance(action, wire_format.Delete) else None,
-    }  # fmt: skip
+    }
 
 
-def _content(action: wire_format.Action, value: bytes | None, headers: list[dict[str, Any]]) -> dict[str, Any]:
+def _content(
+    action: wire_format.Action, value: bytes | None, headers: list[dict[str, Any]]
+) -> dict[str, Any]:
     if not isinstance(action, wire_format.Append):
         return {}
     found = wire_format.decode_events(action, value)
@@ -177,7 +217,13 @@ def _content(action: wire_format.Action, value: bytes | None, headers: list[dict
         "headers": list(others.items()),
         "warning": found.warning,
         "events": [
-            {"seq_nr": e.seq_nr, "tags": e.tags, "payload_type": e.payload_type, "payload_txt": e.text, "payload_bin": e.data}
+            {
+                "seq_nr": e.seq_nr,
+                "tags": e.tags,
+                "payload_type": e.payload_type,
+                "payload_txt": e.text,
+                "payload_bin": e.data,
+            }
             for e in found.events
         ],
     }
@@ -188,12 +234,18 @@ def _text(value: bytes | None) -> str:
 
 
 def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
-    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those in segments of older rows."""
+    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those
+    in segments of older rows.
+    """
     keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
     entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
     rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
     today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
-    older = keys.select(*KEY, F.col("old_segment").alias("segment")).join(rows, [*KEY, "segment"]).join(today, KEY, "left_anti")
+    older = (
+        keys.select(*KEY, F.col("old_segment").alias("segment"))
+        .join(rows, [*KEY, "segment"])
+        .join(today, KEY, "left_anti")
+    )
     both = today.unionByName(older)
     return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
 
@@ -211,7 +263,9 @@ def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame
 
 
 def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
-    """Fold sorted records into rows of FOLDED: the records of an id follow each other, and may go on in the next batch."""
+    """Fold sorted records into rows of FOLDED: the records of an id follow each other, and may go on in the
+    next batch.
+    """
     first: dict[str, Any] | None = None
     fold, applied = Fold(None, segment_size), 0
     for batch in batches:
@@ -231,9 +285,18 @@ def _entry(row: dict[str, Any]) -> Entry | None:
     if row["e_seq_nr"] is None:
         return None
     return Entry(
-        row["e_partition"], row["e_offset"], row["e_segment_size"], row["e_seq_nr"], row["e_delete_to"], row["e_created"], row["e_updated"],
-        row["e_origin"], uuid(row["e_record_id"]), None, row["e_expire_on"],
-    )  # fmt: skip
+        row["e_partition"],
+        row["e_offset"],
+        row["e_segment_size"],
+        row["e_seq_nr"],
+        row["e_delete_to"],
+        row["e_created"],
+        row["e_updated"],
+        row["e_origin"],
+        uuid(row["e_record_id"]),
+        None,
+        row["e_expire_on"],
+    )
 
 
 def _record(row: dict[str, Any]) -> Record:
@@ -253,14 +316,22 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
     before, after = fold.before, fold.entry
     doomed_to = before.seq_nr if before and fold.purged else fold.cut_to
     found: dict[str, Any] = {
-        "topic": row["topic"], "id": row["id"], "old_segment": row["at"],
+        "topic": row["topic"],
+        "id": row["id"],
+        "old_segment": row["at"],
         "segment": row["segment"] if before is None or fold.purged else row["at"],
-        "partitions": fold.partitions, "dropped": fold.dropped and _position(fold.dropped),
+        "partitions": fold.partitions,
+        "dropped": fold.dropped and _position(fold.dropped),
         "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
-        "existed": before is not None, "purged": before is not None and fold.purged, "moved": after is not None and after != before,
-        "doomed_to": doomed_to or None, "doomed_size": before.segment_size if before else None,
-        "old_delete_to": before.delete_to if before else None, "applied": applied, "overwritten": row["overwritten"],
-    }  # fmt: skip
+        "existed": before is not None,
+        "purged": before is not None and fold.purged,
+        "moved": after is not None and after != before,
+        "doomed_to": doomed_to or None,
+        "doomed_size": before.segment_size if before else None,
+        "old_delete_to": before.delete_to if before else None,
+        "applied": applied,
+        "overwritten": row["overwritten"],
+    }
     if after is not None:
         found |= {name: getattr(after, name) for name in AFTERWARDS}
         found["record_id"] = str(after.record_id) if after.record_id else None
@@ -274,7 +345,10 @@ def _position(at: Any) -> dict[str, int]:
 
 
 def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
-    """Return the rows of `journal` to write, in the order of its partitions. In: STAGED and FOLDED of the same replication."""
+    """Return the rows of `journal` to write, in the order of its partitions.
+
+    In: STAGED and FOLDED of the same replication.
+    """
     chosen = folds.where("moved").select(
         *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
     )
@@ -282,14 +356,34 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
         "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
     )
     at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
-    kept = appends.join(chosen, KEY).withColumn("at", at).where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
+    kept = (
+        appends.join(chosen, KEY)
+        .withColumn("at", at)
+        .where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
+    )
     # Of all deletes behind a record, the first one has the highest bound.
     deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
-    events = kept.withColumn("deleted_to", deleted_to).withColumn("event", F.explode("events")).where("event.seq_nr > deleted_to")
+    events = (
+        kept.withColumn("deleted_to", deleted_to)
+        .withColumn("event", F.explode("events"))
+        .where("event.seq_nr > deleted_to")
+    )
     return events.select(
-        "id", "topic", F.expr("(event.seq_nr - 1) div segment_size").alias("segment"), "event.seq_nr", "partition", "offset", "timestamp",
-        "origin", "version", "meta_record_id", "event.tags", "metadata", *(f"event.{name}" for name in PAYLOAD), "headers",
-    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")  # fmt: skip
+        "id",
+        "topic",
+        F.expr("(event.seq_nr - 1) div segment_size").alias("segment"),
+        "event.seq_nr",
+        "partition",
+        "offset",
+        "timestamp",
+        "origin",
+        "version",
+        "meta_record_id",
+        "event.tags",
+        "metadata",
+        *(f"event.{name}" for name in PAYLOAD),
+        "headers",
+    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")
 
 
 def _behind(at: Column) -> Any:

@@ -1,4 +1,6 @@
-"""Report on the replication of a Kafka Journal: how much waits, what cannot be read, and what stops the next replication."""
+"""Report on the replication of a Kafka Journal: how much waits, what cannot be read, and what stops the next
+replication.
+"""
 
 from typing import Any
 
@@ -15,10 +17,13 @@ from tagmill.ledger.replications import SEALED, Replications
 REPLICATED = "all that is in Kafka is replicated"
 
 
-def replication_line(settings: Settings, pipeline: str, *, verify: bool = False) -> tuple[dict[str, Any], list[PartitionStatus]]:
+def replication_line(
+    settings: Settings, pipeline: str, *, verify: bool = False
+) -> tuple[dict[str, Any], list[PartitionStatus]]:
     """Return pipeline, waiting, dead_letters, verdict and level of a replication, and its partitions.
 
-    What is replicated is known by Kafka's offsets, which are asked for now; with `verify` that counts as proof. No row is read again.
+    What is replicated is known by Kafka's offsets, which are asked for now; with `verify` that counts as
+    proof. No row is read again.
     """
     partitions, keyspace = status(settings, pipeline), settings.cassandra.ledger_keyspace
     with Cassandra(settings.cassandra) as cassandra:
@@ -29,13 +34,19 @@ def replication_line(settings: Settings, pipeline: str, *, verify: bool = False)
             "dead_letters": DeadLetters(cassandra, keyspace, pipeline).count(),
         }
         facts = Facts(
-            open_run=OpenRun(newest.replication, newest.state, 1) if newest and newest.state == SEALED else None,
+            open_run=OpenRun(newest.replication, newest.state, 1)
+            if newest and newest.state == SEALED
+            else None,
             failure=Failures(cassandra, keyspace, pipeline).current(),
             waiting=line["waiting"],
             unreadable=sum(partition.not_readable for partition in partitions),
             dead_letters=line["dead_letters"],
-            obstacles=tuple(dict.fromkeys(partition.problem for partition in partitions if partition.problem)),
-            settled=f"{REPLICATED}, checked at {moment(clock.earliest(cassandra.clocks))}" if verify else REPLICATED,
+            obstacles=tuple(
+                dict.fromkeys(partition.problem for partition in partitions if partition.problem)
+            ),
+            settled=f"{REPLICATED}, checked at {moment(clock.earliest(cassandra.clocks))}"
+            if verify
+            else REPLICATED,
             settled_level=Level.PROVEN if verify else Level.COUNTED,
         )
     return judged(line, facts), partitions

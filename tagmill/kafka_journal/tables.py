@@ -1,4 +1,6 @@
-"""A Kafka Journal's tables in Cassandra: create them under their lock, read entries and events by key, move pointers, delete."""
+"""A Kafka Journal's tables in Cassandra: create them under their lock, read entries and events by key, move
+pointers, delete.
+"""
 
 import json
 import time
@@ -34,7 +36,8 @@ EVENT = (
 )  # fmt: skip
 
 
-# Columns that earlier releases of Kafka Journal do not have, with the types that its own migrations give them; absent ones read as null.
+# Columns that earlier releases of Kafka Journal do not have, with the types that its own migrations give
+# them; absent ones read as null.
 ADDED = {
     "journal": {"headers": "map<text, text>", "version": "text", "meta_record_id": "uuid"},
     "metajournal": {"record_id": "uuid"},
@@ -45,7 +48,9 @@ OPTIONAL = {"journal": {"origin", "metadata"}, "metajournal": {"origin", "expire
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The offset of the last replicated record of a topic's partition, and its write time (`written`, microseconds)."""
+    """The offset of the last replicated record of a topic's partition, and its write time (`written`,
+    microseconds).
+    """
 
     offset: int
     created: datetime
@@ -59,25 +64,44 @@ class KafkaJournalTables:
         self.cassandra, self.name, self.keyspace = cassandra, keyspace, identifiers.cql(keyspace)
 
     def there(self) -> bool:
-        """Return whether all tables exist; raises ConfigurationError if one lacks a column that every release of Kafka Journal has."""
+        """Return whether all tables exist; raises ConfigurationError if one lacks a column that every release
+        of Kafka Journal has.
+        """
         known = self.cassandra.tables(self.name) or {}
-        wanted = {"journal": {"id", "topic", "segment", *EVENT}, "metajournal": {"id", "topic", "segment", *ENTRY}}
+        wanted = {
+            "journal": {"id", "topic", "segment", *EVENT},
+            "metajournal": {"id", "topic", "segment", *ENTRY},
+        }
         for table, columns in wanted.items():
             needed = columns - ADDED[table].keys() - OPTIONAL[table]
             if table in known and (missing := sorted(needed - known[table].columns.keys())):
                 raise ConfigurationError(
-                    f"{self.cassandra.where}: table {self.name}.{table} has no column {', '.join(missing)}. Nothing was read or written; "
+                    f"{self.cassandra.where}: table {self.name}.{table} has no column "
+                    f"{', '.join(missing)}. Nothing was read or written; "
                     "is it the keyspace of a Kafka Journal?"
                 )
         return all(table in known for table in TABLES)
 
     def outdated(self) -> list[str]:
-        """Return the columns, as table.column, that are absent because an earlier release of Kafka Journal created the tables."""
-        return [f"{table}.{name}" for table, names_of in ADDED.items() for name in names_of if name not in self._columns(table)]
+        """Return the columns, as table.column, that are absent because an earlier release of Kafka Journal
+        created the tables.
+        """
+        return [
+            f"{table}.{name}"
+            for table, names_of in ADDED.items()
+            for name in names_of
+            if name not in self._columns(table)
+        ]
 
     def require_writable(self) -> None:
-        """Raise ConfigurationError if a table lacks a column that replications write and that `create` does not add."""
-        written = {"journal": {*EVENT}, "metajournal": {*ENTRY, "created_date"}, "pointer2": {"offset", "created", "updated"}}
+        """Raise ConfigurationError if a table lacks a column that replications write and that `create` does
+        not add.
+        """
+        written = {
+            "journal": {*EVENT},
+            "metajournal": {*ENTRY, "created_date"},
+            "pointer2": {"offset", "created", "updated"},
+        }
         missing = [
             f"{table}.{name}"
             for table, columns in written.items()
@@ -86,7 +110,8 @@ class KafkaJournalTables:
         ]
         if missing:
             raise ConfigurationError(
-                f"{self.cassandra.where}: keyspace {self.name} has no column {', '.join(missing)}. Nothing was written. Add it as "
+                f"{self.cassandra.where}: keyspace {self.name} has no column {', '.join(missing)}. "
+                "Nothing was written. Add it as "
                 "today's release of Kafka Journal has it"
             )
 
@@ -107,7 +132,8 @@ class KafkaJournalTables:
         return (whole(*(getattr(row, name, None) for name in columns)) for row in rows)
 
     def create(self, replication: Mapping[str, str], *, owner: str, lock_seconds: int) -> None:
-        """Create what is missing, one replicator at a time: the others wait for the lock in `locks`, which expires by itself.
+        """Create what is missing, one replicator at a time: the others wait for the lock in `locks`, which
+        expires by itself.
 
         Raises LeaseTaken: another replicator has had the lock for longer than it lasts.
         """
@@ -124,17 +150,24 @@ class KafkaJournalTables:
             self.cassandra.execute(f"ALTER TABLE {self.keyspace}.{table} ADD {name} {ADDED[table][name]}")
         self.cassandra.tables(self.name)
         self.cassandra.execute(
-            f"INSERT INTO {self.keyspace}.setting (key, value, timestamp, origin) VALUES (?, ?, ?, 'tagmill')",
-            SETTING, SETTING_VALUE, self.cassandra.now(),
-        )  # fmt: skip
+            f"INSERT INTO {self.keyspace}.setting (key, value, timestamp, origin) VALUES (?, ?, ?, "
+            "'tagmill')",
+            SETTING,
+            SETTING_VALUE,
+            self.cassandra.now(),
+        )
         self.cassandra.transact(
-            f"DELETE FROM {self.keyspace}.locks WHERE id = ? IF metadata = ?", LOCK, owner, landed=lambda: True
+            f"DELETE FROM {self.keyspace}.locks WHERE id = ? IF metadata = ?",
+            LOCK,
+            owner,
+            landed=lambda: True,
         )
 
     def pointers(self, places: Sequence[Place]) -> dict[Place, Pointer]:
         """Return the pointers of these places; a place without one is left out."""
         found = self.cassandra.execute_many(
-            f"SELECT offset, created, WRITETIME(offset) AS written FROM {self.keyspace}.pointer2 WHERE topic = ? AND partition = ?",
+            f"SELECT offset, created, WRITETIME(offset) AS written FROM {self.keyspace}.pointer2 WHERE "
+            "topic = ? AND partition = ?",
             places,
         )
         return {
@@ -147,15 +180,21 @@ class KafkaJournalTables:
         """Move pointers, except those that have a later write time already."""
         now = self.cassandra.now()
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES "
+            "(?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ((*place, one.offset, one.created, now, one.written) for place, one in pointers),
         )
 
     def entry(self, topic: str, segments: Iterable[int], key: str) -> Any | None:
-        """Return a key's row of metajournal (ENTRY) from the first of these segments that has one; None: none has."""
+        """Return a key's row of metajournal (ENTRY) from the first of these segments that has one; None: none
+        has.
+        """
         for segment in segments:
             rows = self.cassandra.execute(
-                f"{self._select(ENTRY, 'metajournal')} WHERE topic = ? AND segment = ? AND id = ?", topic, segment, key
+                f"{self._select(ENTRY, 'metajournal')} WHERE topic = ? AND segment = ? AND id = ?",
+                topic,
+                segment,
+                key,
             )
             if rows and rows[0].seq_nr is not None:
                 return next(iter(self._whole(rows, ENTRY, "metajournal")))
@@ -166,15 +205,22 @@ class KafkaJournalTables:
         for segment in segments:
             rows = self.cassandra.stream(
                 f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
-                key, topic, segment, after, page=EVENTS_AT_ONCE,
-            )  # fmt: skip
+                key,
+                topic,
+                segment,
+                after,
+                page=EVENTS_AT_ONCE,
+            )
             yield from self._whole(rows, EVENT, "journal")
 
     def filled(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[int]:
-        """Yield, in order, those of these segments that have a row above `after`; pass few, since each is queried."""
+        """Yield, in order, those of these segments that have a row above `after`; pass few, since each is
+        queried.
+        """
         segments = list(segments)
         found = self.cassandra.execute_many(
-            f"SELECT seq_nr FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? LIMIT 1",
+            f"SELECT seq_nr FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND "
+            "seq_nr > ? LIMIT 1",
             [(key, topic, segment, after) for segment in segments],
         )
         return (segment for segment, rows in zip(segments, found, strict=True) if rows)
@@ -182,31 +228,40 @@ class KafkaJournalTables:
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
         """Yield for each query its rows of journal (PLACE), the highest seq_nr first.
 
-        Each query has the id, the topic, the segment, the seq_nr above which to read, and the number of rows at most.
+        Each query has the id, the topic, the segment, the seq_nr above which to read, and the number of rows
+        at most.
         """
         found = self.cassandra.execute_many(
             f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
             " ORDER BY seq_nr DESC LIMIT ?",
-            asked, concurrency=32,
-        )  # fmt: skip
+            asked,
+            concurrency=32,
+        )
         return (list(self._whole(rows, PLACE, "journal")) for rows in found)
 
     def above(self, asked: Iterable[tuple[str, str, int, int]]) -> Iterator[list[Any]]:
-        """Yield for each query its rows of journal (EVENT), in their order; all rows may be in memory at once.
+        """Yield for each query its rows of journal (EVENT), in their order; all rows may be in memory at
+        once.
 
         Each query has the id, the topic, the segment, and the seq_nr above which to read.
         """
         found = self.cassandra.execute_many(
-            f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?", asked
+            f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
+            asked,
         )
         return (list(self._whole(rows, EVENT, "journal")) for rows in found)
 
     def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
         """Yield PLACE of one segment's rows with a seq_nr above `after`, the highest seq_nr first."""
         rows = self.cassandra.stream(
-            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
-            key, topic, segment, after, page=500,
-        )  # fmt: skip
+            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? "
+            "ORDER BY seq_nr DESC",
+            key,
+            topic,
+            segment,
+            after,
+            page=500,
+        )
         return iter(self._whole(rows, PLACE, "journal"))
 
     def reach(self) -> dict[Place, int]:
@@ -217,18 +272,24 @@ class KafkaJournalTables:
     def delete_segments(self, segments: Iterable[tuple[str, str, int]], written_at: int) -> None:
         """Delete all rows of journal in segments (id, topic, segment) up to the write time `written_at`."""
         self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND segment = ?",
+            f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND "
+            "segment = ?",
             ((written_at, *one) for one in segments),
         )
 
     def delete_events(self, heads: Iterable[tuple[str, str, int, int]], written_at: int) -> None:
-        """Delete the rows of journal in (id, topic, segment) up to a seq_nr and up to the write time `written_at`."""
+        """Delete the rows of journal in (id, topic, segment) up to a seq_nr and up to the write time
+        `written_at`.
+        """
         self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND segment = ? AND seq_nr <= ?",
+            f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND "
+            "segment = ? AND seq_nr <= ?",
             ((written_at, *one) for one in heads),
         )
 
-    def newest_write(self, heads: Iterable[tuple[str, str, int, int]], later_than: int) -> tuple[str, int] | None:
+    def newest_write(
+        self, heads: Iterable[tuple[str, str, int, int]], later_than: int
+    ) -> tuple[str, int] | None:
         """Return id and write time of a row written after `later_than`; None: there is none.
 
         Looks at the first row of each head (id, topic, segment, seq_nr), up to its seq_nr.
@@ -245,12 +306,18 @@ class KafkaJournalTables:
     def delete_entries(self, entries: Iterable[tuple[str, int, str]], written_at: int) -> None:
         """Delete rows of metajournal by (topic, segment, id), up to the write time `written_at`."""
         self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.metajournal USING TIMESTAMP ? WHERE topic = ? AND segment = ? AND id = ?",
+            f"DELETE FROM {self.keyspace}.metajournal USING TIMESTAMP ? WHERE topic = ? AND segment = ? "
+            "AND id = ?",
             ((written_at, *one) for one in entries),
         )
 
-    def expire(self, entries: Iterable[tuple[int | None, date | None, str, int, str]], written_at: int) -> None:
-        """Set when entries expire. Each has the milliseconds after the append (None: never), the day, and (topic, segment, id)."""
+    def expire(
+        self, entries: Iterable[tuple[int | None, date | None, str, int, str]], written_at: int
+    ) -> None:
+        """Set when entries expire.
+
+        Each has the milliseconds after the append (None: never), the day, and (topic, segment, id).
+        """
         self.cassandra.write_many(
             f"UPDATE {self.keyspace}.metajournal USING TIMESTAMP ? SET expire_after = ?, expire_on = ?"
             " WHERE topic = ? AND segment = ? AND id = ?",
@@ -260,19 +327,28 @@ class KafkaJournalTables:
     def _lock(self, owner: str, seconds: int) -> None:
         end = time.monotonic() + seconds + 5
         while not self.cassandra.transact(
-            f"INSERT INTO {self.keyspace}.locks (id, expiry_ms, timestamp, metadata) VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL ?",
-            LOCK, seconds * 1000, self.cassandra.now(), owner, seconds, landed=lambda: self._holder() == owner,
-        ):  # fmt: skip
+            f"INSERT INTO {self.keyspace}.locks (id, expiry_ms, timestamp, metadata) VALUES (?, ?, ?, ?) "
+            "IF NOT EXISTS USING TTL ?",
+            LOCK,
+            seconds * 1000,
+            self.cassandra.now(),
+            owner,
+            seconds,
+            landed=lambda: self._holder() == owner,
+        ):
             if time.monotonic() > end:
                 raise LeaseTaken(
-                    f"keyspace {self.name}: {self._holder()} has been creating its tables for more than {seconds} s (row {LOCK} of locks). "
+                    f"keyspace {self.name}: {self._holder()} has been creating its tables for more than "
+                    f"{seconds} s (row {LOCK} of locks). "
                     "Nothing was done; try again later"
                 )
             time.sleep(0.5)
 
     def _holder(self) -> str | None:
         rows = self.cassandra.execute(
-            f"SELECT metadata FROM {self.keyspace}.locks WHERE id = ?", LOCK, consistency=ConsistencyLevel.SERIAL
+            f"SELECT metadata FROM {self.keyspace}.locks WHERE id = ?",
+            LOCK,
+            consistency=ConsistencyLevel.SERIAL,
         )
         return rows[0].metadata if rows else None
 
@@ -291,5 +367,7 @@ def milliseconds(found: Duration | None) -> int | None:
 
 
 def uuid(value: Any) -> UUID | None:
-    """Convert a uuid of the driver or of Spark to a UUID; None, which entries of old releases have, stays None."""
+    """Convert a uuid of the driver or of Spark to a UUID; None, which entries of old releases have, stays
+    None.
+    """
     return value if value is None or isinstance(value, UUID) else UUID(str(value))

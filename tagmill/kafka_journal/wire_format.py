@@ -1,6 +1,7 @@
 """Decode the records of a Kafka Journal: the action in the header, and the events in an append's value. Pure.
 
-Source of the format: kafka-journal's records (release of August 2026): the header `journal.action` is JSON, a value is JSON or binary.
+Source of the format: kafka-journal's records (release of August 2026): the header `journal.action` is JSON, a
+value is JSON or binary.
 """
 
 import re
@@ -80,7 +81,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """An append's value. `expire_after_ms` None: never; `metadata`: members of the value's own metadata, as they were written."""
+    """An append's value.
+
+    `expire_after_ms` None: never; `metadata`: members of the value's own metadata, as they were written.
+    """
 
     events: list[Event]
     expire_after_ms: int | None = None
@@ -114,7 +118,8 @@ TOO_DEEP = "nested too deeply"
 
 
 def decode_action(header: bytes | None) -> Action | None:
-    """Decode the header `journal.action`; None if the record has no such header, or one that doesn't name one of the four actions.
+    """Decode the header `journal.action`; None if the record has no such header, or one that doesn't name one
+    of the four actions.
 
     Raises Undecodable: it names one of the four, but is not valid, or is nested too deeply.
     """
@@ -142,7 +147,8 @@ def kind_of(action: Action) -> str:
 
 
 def row_metadata(action: Append, events: Events) -> str | None:
-    """Return the column metadata of an append's rows, as JSON: members of the header's and of the value's metadata; None if both are empty.
+    """Return the column metadata of an append's rows, as JSON: members of the header's and of the value's
+    metadata; None if both are empty.
 
     The header's is empty for old records, which have no metadata there, or none that is an object.
     """
@@ -218,7 +224,9 @@ def _with_metadata(events: list[Event], metadata: bytes) -> Events:
         try:
             milliseconds = duration_ms(_text.decode(after))
         except (ValueError, OverflowError, msgspec.DecodeError):
-            warning = f"expireAfter {bytes(after)[:60].decode(errors='replace')} is no duration: taken as none"
+            warning = (
+                f"expireAfter {bytes(after)[:60].decode(errors='replace')} is no duration: taken as none"
+            )
     return Events(events, milliseconds, members, warning)
 
 
@@ -236,7 +244,9 @@ def _said(members: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration as Scala writes it: `1 day`, `90 minutes`, `500 ms`; raises ValueError."""
+    """Return the milliseconds of a duration as Scala writes it: `1 day`, `90 minutes`, `500 ms`; raises
+    ValueError.
+    """
     match = _DURATION.fullmatch(text)
     if not match or match[2] not in UNITS:
         raise ValueError(f"{text[:40]!r}")

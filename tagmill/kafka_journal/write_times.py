@@ -1,6 +1,7 @@
 """Choose the write time of a replication: later than that of every row that it writes over or deletes.
 
-Cassandra keeps what has the latest write time. A replicator whose clock was ahead has left rows that an ordinary write does not replace.
+Cassandra keeps what has the latest write time. A replicator whose clock was ahead has left rows that an
+ordinary write does not replace.
 """
 
 import time
@@ -10,9 +11,11 @@ from datetime import UTC, datetime, timedelta
 from tagmill.errors import GuardRefused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# If a row is further ahead of the clock than this, a person has to decide: all later writes would be as far ahead.
+# If a row is further ahead of the clock than this, a person has to decide: all later writes would be as far
+# ahead.
 MAX_AHEAD = timedelta(days=1)
-# Microseconds beyond the newest entry's write time: its events, whose write times are not read, may be slightly newer.
+# Microseconds beyond the newest entry's write time: its events, whose write times are not read, may be
+# slightly newer.
 SLACK = 1_000_000
 
 
@@ -25,14 +28,18 @@ class Overwritten:
 
 
 class WriteTimes:
-    """Write times of one attempt at replicating. `write_after`: a person accepts write times up to this moment."""
+    """Write times of one attempt at replicating.
+
+    `write_after`: a person accepts write times up to this moment.
+    """
 
     def __init__(self, pipeline: str, write_after: datetime | None) -> None:
         self.pipeline = pipeline
         self.least = microseconds(write_after) + 1 if write_after else 0
 
     def choose(self, newest: Overwritten | None, floor: int) -> tuple[int, list[str]]:
-        """Return the write time (microseconds), at least `floor`, and a warning where a row was ahead of the clock.
+        """Return the write time (microseconds), at least `floor`, and a warning where a row was ahead of the
+        clock.
 
         Raises GuardRefused: a row is further ahead than MAX_AHEAD.
         """
@@ -42,21 +49,28 @@ class WriteTimes:
             return written_at, []
         if newest.written - now > MAX_AHEAD / timedelta(microseconds=1):
             raise GuardRefused(
-                f"{self.pipeline}: {newest.row} was written at {moment(newest.written)}, ahead of the clock, and outranks what would be "
+                f"{self.pipeline}: {newest.row} was written at {moment(newest.written)}, ahead of the "
+                "clock, and outranks what would be "
                 f"written now. Nothing was sealed. {self.way_on(newest.written)}"
             )
         return newest.written + SLACK, [ahead(newest)]
 
     def outranked(self, row: str, written: int | None) -> GuardRefused:
-        """Return the error for a row that did not become what was written. `written` None: a deletion covers it."""
+        """Return the error for a row that did not become what was written.
+
+        `written` None: a deletion covers it.
+        """
         by = f"a write at {moment(written)}" if written else "a deletion whose time Cassandra does not tell"
         return GuardRefused(
-            f"{self.pipeline}: {row} is not what was written: it is outranked by {by}, of another replicator or a clock that was "
+            f"{self.pipeline}: {row} is not what was written: it is outranked by {by}, of another "
+            "replicator or a clock that was "
             f"ahead. The replication stays sealed, pointers did not move. {self.way_on(written)}"
         )
 
     def way_on(self, written: int | None) -> str:
-        """Return what to do next, with the command that replicates with write times later than `written` (microseconds)."""
+        """Return what to do next, with the command that replicates with write times later than `written`
+        (microseconds).
+        """
         after = moment(written) if written else "MOMENT, later than that clock's time"
         return (
             "End every other replicator of this keyspace, then write with later times: "
@@ -66,7 +80,10 @@ class WriteTimes:
 
 def ahead(row: Overwritten) -> str:
     """Return the warning for a row that is written over with a time ahead of the clock."""
-    return f"{row.row} was written at {moment(row.written)}, ahead of the clock; it was written over with a later time"
+    return (
+        f"{row.row} was written at {moment(row.written)}, ahead of the clock; it was written over "
+        "with a later time"
+    )
 
 
 def microseconds(at: datetime) -> int:

@@ -1,7 +1,10 @@
-"""Write a sealed replication to Cassandra. All of it may be written again: each row has the replication's own timestamp.
+"""Write a sealed replication to Cassandra.
 
-The order is Kafka Journal's: a delete moves delete_to before its events are deleted, events are written before the entry that counts them,
-and a purge deletes the entry last. Deletions have a write time that is a microsecond earlier than that of the rows.
+All of it may be written again: each row has the replication's own timestamp.
+
+The order is Kafka Journal's: a delete moves delete_to before its events are deleted, events are written
+before the entry that counts them, and a purge deletes the entry last. Deletions have a write time that is a
+microsecond earlier than that of the rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,9 +27,11 @@ from tagmill.spark.connector import table
 
 # Rows of FOLDED that are read at once.
 AT_ONCE = 10_000
-# Sequence numbers may skip: if this many segments of an id are to be deleted, the existing ones are looked up instead of counted through.
+# Sequence numbers may skip: if this many segments of an id are to be deleted, the existing ones are looked up
+# instead of counted through.
 MOST_SEGMENTS = 10_000
-# Below this many segments of an id, those that earlier deletes have emptied are deleted again, in case an unusual log left events there.
+# Below this many segments of an id, those that earlier deletes have emptied are deleted again, in case an
+# unusual log left events there.
 FEW_SEGMENTS = 1000
 ENTRY = (
     "topic", "segment", "id", "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id",
@@ -49,7 +54,14 @@ class Writing:
         times: WriteTimes,
         tell: Tell,
     ) -> None:
-        self.spark, self.tables, self.files, self.manifest, self.times, self.tell = spark, tables, files, manifest, times, tell
+        self.spark, self.tables, self.files, self.manifest, self.times, self.tell = (
+            spark,
+            tables,
+            files,
+            manifest,
+            times,
+            tell,
+        )
         self.folder, url = manifest.folder, files.url(manifest.folder)
         self.staged = spark.read.schema(staging.schema_of(staging.STAGED)).parquet(f"{url}/records")
         self.folds = spark.read.schema(staging.schema_of(staging.FOLDED)).parquet(f"{url}/folds")
@@ -83,7 +95,9 @@ class Writing:
         ).toLocalIterator():
             headers = [(header["key"], _bytes(header["value"])) for header in row["raw_headers"] or ()]
             place = (row["topic"], row["partition"], row["offset"], row["timestamp"])
-            yield DeadLetter(KafkaRecord(*place, _bytes(row["key"]), _bytes(row["value"]), headers), row["reason"])
+            yield DeadLetter(
+                KafkaRecord(*place, _bytes(row["key"]), _bytes(row["value"]), headers), row["reason"]
+            )
 
     def _write_entries(self) -> None:
         if self.manifest.counts.purges:
@@ -97,21 +111,36 @@ class Writing:
             self.tables.expire((tuple(row.values())[:-1] for row in part if row["expiry"]), self.written_at)
 
     def _read_back(self) -> None:
-        """Compare the entries with what was written, as only this shows a deletion with a later time; raise GuardRefused if one differs."""
+        """Compare the entries with what was written, as only this shows a deletion with a later time; raise
+        GuardRefused if one differs.
+        """
         rows = table(self.spark, self.tables.name, "metajournal", directJoinSetting="on")
-        entries = rows.selectExpr(*STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written")
+        entries = rows.selectExpr(
+            *STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written"
+        )
         differs = " AND ".join(f"{name} <=> standing_{name}" for name in STATE)
-        wrong = self.folds.where("moved").select(*STATE_KEY, *STATE).join(entries, [*STATE_KEY], "left").where(f"NOT ({differs})")
+        wrong = (
+            self.folds.where("moved")
+            .select(*STATE_KEY, *STATE)
+            .join(entries, [*STATE_KEY], "left")
+            .where(f"NOT ({differs})")
+        )
         if self.manifest.counts.purges:
             gone = self.folds.where("purged AND (NOT moved OR segment <> old_segment)")
             gone = gone.selectExpr("topic", "old_segment AS segment", "id").join(entries, [*STATE_KEY])
-            wrong = wrong.select("id", "written").unionByName(gone.where("standing_seq_nr IS NOT NULL").select("id", "written"))
+            wrong = wrong.select("id", "written").unionByName(
+                gone.where("standing_seq_nr IS NOT NULL").select("id", "written")
+            )
         if row := wrong.select("id", "written").first():
-            raise self.times.outranked(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["written"])
+            raise self.times.outranked(
+                f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["written"]
+            )
 
     def _must_be_deleted(self, heads: Iterable[tuple[str, str, int, int]]) -> None:
         if row := self.tables.newest_write(heads, self.written_at):
-            raise self.times.outranked(f"a deleted row of id {row[0]!r} in {self.tables.name}.journal", row[1])
+            raise self.times.outranked(
+                f"a deleted row of id {row[0]!r} in {self.tables.name}.journal", row[1]
+            )
 
     def _delete_events(self) -> None:
         """Delete the events of purged ids, and those that a delete covers in a life that goes on."""
@@ -125,8 +154,13 @@ class Writing:
         self._delete_wide()
 
     def _delete_wide(self) -> None:
-        """Delete the same events of ids whose sequence numbers have skipped so far that their segments can't be counted through."""
-        span = f"(doomed_to - 1) div doomed_size - IF(purged, 0, coalesce(old_delete_to, 0) div doomed_size) >= {MOST_SEGMENTS}"
+        """Delete the same events of ids whose sequence numbers have skipped so far that their segments can't
+        be counted through.
+        """
+        span = (
+            "(doomed_to - 1) div doomed_size - IF(purged, 0, coalesce(old_delete_to, 0) div "
+            f"doomed_size) >= {MOST_SEGMENTS}"
+        )
         wide = self.folds.where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
         if wide.isEmpty():
             return
@@ -136,7 +170,9 @@ class Writing:
             if row["segment"] < last or row["purged"]:
                 self.tables.delete_segments([(row["id"], row["topic"], row["segment"])], self.removed_at)
             elif row["segment"] == last:
-                self.tables.delete_events([(row["id"], row["topic"], last, row["doomed_to"])], self.removed_at)
+                self.tables.delete_events(
+                    [(row["id"], row["topic"], last, row["doomed_to"])], self.removed_at
+                )
 
     def _folds(self, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         for part in self.files.record_batches(f"{self.folder}/folds", AT_ONCE, columns):
@@ -155,7 +191,9 @@ def _last(row: dict[str, Any]) -> int:
 
 
 def _first(row: dict[str, Any]) -> int:
-    """Return the first segment to delete from: 0, unless there are many segments that earlier deletes may have emptied."""
+    """Return the first segment to delete from: 0, unless there are many segments that earlier deletes may
+    have emptied.
+    """
     if row["purged"] or _last(row) < FEW_SEGMENTS:
         return 0
     return segment_of((row["old_delete_to"] or 0) + 1, row["doomed_size"])

@@ -61,34 +61,63 @@ class Audits:
         number = newest[0].audit + 1 if newest else 1
         started = self.cassandra.now().replace(microsecond=0)
         while not self.cassandra.transact(
-            f"INSERT INTO {self.table} (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
-            self.pipeline, number, AuditState.RUNNING.value, started, until, landed=lambda: False,
-        ):  # fmt: skip
+            f"INSERT INTO {self.table} (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, "
+            "?) IF NOT EXISTS",
+            self.pipeline,
+            number,
+            AuditState.RUNNING.value,
+            started,
+            until,
+            landed=lambda: False,
+        ):
             number += 1  # Another process has the number, or we have it and the answer was lost. Numbers don't run out.
-        return AuditRow(self.pipeline, number, AuditState.RUNNING, started, None, until, None, None, None, None, {}, None)
+        return AuditRow(
+            self.pipeline, number, AuditState.RUNNING, started, None, until, None, None, None, None, {}, None
+        )
 
     def finish(self, row: AuditRow) -> None:
         """Finish an audit, RUNNING → DONE, and write its figures and findings."""
-        values = (row.done_at, row.agrees, row.journal_rows, row.view_rows, row.clickhouse_rows, dict(row.findings), row.docs)
+        values = (
+            row.done_at,
+            row.agrees,
+            row.journal_rows,
+            row.view_rows,
+            row.clickhouse_rows,
+            dict(row.findings),
+            row.docs,
+        )
         self.cassandra.transact(
-            f"UPDATE {self.table} SET state = ?, done_at = ?, agrees = ?, journal_rows = ?, view_rows = ?, clickhouse_rows = ?,"
+            f"UPDATE {self.table} SET state = ?, done_at = ?, agrees = ?, journal_rows = ?, view_rows = "
+            "?, clickhouse_rows = ?,"
             " findings = ?, docs = ? WHERE pipeline = ? AND audit = ? IF state = ?",
-            AuditState.DONE.value, *values, row.pipeline, row.audit, AuditState.RUNNING.value, landed=lambda: True,
-        )  # fmt: skip
+            AuditState.DONE.value,
+            *values,
+            row.pipeline,
+            row.audit,
+            AuditState.RUNNING.value,
+            landed=lambda: True,
+        )
 
     def newest(self, limit: int) -> list[AuditRow]:
         """Return up to `limit` audits, the newest first."""
         rows = self.cassandra.execute(
-            f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?", self.pipeline, limit, consistency=SERIAL
+            f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?",
+            self.pipeline,
+            limit,
+            consistency=SERIAL,
         )
         return [_row(row._asdict()) for row in rows]
 
     def words_written(self, view: str, tags: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield for each audited partition of a view (by its key) the number of the audit that judged it, and that row's write time."""
+        """Yield for each audited partition of a view (by its key) the number of the audit that judged it, and
+        that row's write time.
+        """
         table = self.table.replace(".audits", ".audited_buckets")
         for tag in tags:
             for row in self.cassandra.stream(
-                f"SELECT audit, WRITETIME(agrees) AS written FROM {table} WHERE pipeline = ? AND tag = ?", view, tag
+                f"SELECT audit, WRITETIME(agrees) AS written FROM {table} WHERE pipeline = ? AND tag = ?",
+                view,
+                tag,
             ):
                 yield row.audit, row.written or 0
 
@@ -96,12 +125,17 @@ class Audits:
         """Delete an audit's row; its judgements of partitions stay."""
         self.cassandra.transact(
             f"DELETE FROM {self.table} WHERE pipeline = ? AND audit = ? IF state = ?",
-            row.pipeline, row.audit, row.state.value, landed=lambda: True,
-        )  # fmt: skip
+            row.pipeline,
+            row.audit,
+            row.state.value,
+            landed=lambda: True,
+        )
 
     def last_done(self) -> AuditRow | None:
         """Return the newest audit that is DONE; None: none is."""
-        for row in self.cassandra.stream(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20):
+        for row in self.cassandra.stream(
+            f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20
+        ):
             if row.state == AuditState.DONE.value:
                 return _row(row._asdict())
         return None
@@ -124,4 +158,11 @@ def in_words(findings: Mapping[Any, int]) -> str:
 
 def _row(columns: dict[str, Any]) -> AuditRow:
     moments = {name: utc(columns[name]) for name in ("started_at", "done_at")}
-    return AuditRow(**{**columns, **moments, "state": AuditState(columns["state"]), "findings": dict(columns["findings"] or {})})
+    return AuditRow(
+        **{
+            **columns,
+            **moments,
+            "state": AuditState(columns["state"]),
+            "findings": dict(columns["findings"] or {}),
+        }
+    )

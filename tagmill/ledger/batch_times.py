@@ -29,13 +29,19 @@ class BatchTimes:
     def write(self, run: int, times: Iterable[tuple[int, Times]]) -> None:
         """Write the times of batches of a run, by batch number."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, thousand, run, batch_no, first_ms, last_ms) VALUES (?, ?, ?, ?, ?, ?)",
-            ((self.pipeline, run // RUNS_A_PARTITION, run, number, one.first_ms, one.last_ms) for number, one in times),
+            f"INSERT INTO {self.table} (pipeline, thousand, run, batch_no, first_ms, last_ms) VALUES (?, "
+            "?, ?, ?, ?, ?)",
+            (
+                (self.pipeline, run // RUNS_A_PARTITION, run, number, one.first_ms, one.last_ms)
+                for number, one in times
+            ),
         )
 
     def read(self, last_run: int) -> dict[tuple[int, int], Times]:
         """Return all times up to a run, by run and batch number."""
-        query = f"SELECT run, batch_no, first_ms, last_ms FROM {self.table} WHERE pipeline = ? AND thousand = ?"
+        query = (
+            f"SELECT run, batch_no, first_ms, last_ms FROM {self.table} WHERE pipeline = ? AND thousand = ?"
+        )
         return {
             (row.run, row.batch_no): Times(row.first_ms, row.last_ms)
             for thousand in range(last_run // RUNS_A_PARTITION + 1)

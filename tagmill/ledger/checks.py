@@ -14,7 +14,10 @@ WHOLE = ""
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """A check as the ledger has it. `run` is the newest closed run that it covers; `rows` and `checksum` are the destination's."""
+    """A check as the ledger has it.
+
+    `run` is the newest closed run that it covers; `rows` and `checksum` are the destination's.
+    """
 
     tag: str
     checked_at: datetime
@@ -46,7 +49,10 @@ class Checks:
         """Replace the newest check of each tag."""
         return self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, {FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            ((self.pipeline, *(getattr(check, name) for name in CheckRow.__dataclass_fields__)) for check in checks),
+            (
+                (self.pipeline, *(getattr(check, name) for name in CheckRow.__dataclass_fields__))
+                for check in checks
+            ),
         )
 
     def amend(self, masked: Callable[[str], str]) -> int:

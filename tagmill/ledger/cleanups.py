@@ -1,7 +1,10 @@
-"""The record of view partitions that cleanups have deleted, and the judgements of audits on existing partitions.
+"""The record of view partitions that cleanups have deleted, and the judgements of audits on existing
+partitions.
 
-CLEANING is the decision: its `cleaned_at` is the moment up to which writes are deleted, so a cleanup that resumes deletes the same rows.
-CLEANED: the deletion is done, and `cleaned_at` says when. `rows` counts all rows that were ever deleted from the partition.
+CLEANING is the decision: its `cleaned_at` is the moment up to which writes are deleted, so a cleanup that
+resumes deletes the same rows.
+CLEANED: the deletion is done, and `cleaned_at` says when. `rows` counts all rows that were ever deleted from
+the partition.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +44,9 @@ class Cleaned:
     """The record of cleanups of one journal keyspace."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str, view: View) -> None:
-        """Open the record for `view`, the one that is cleaned; cleanups of earlier views stay on record next to it."""
+        """Open the record for `view`, the one that is cleaned; cleanups of earlier views stay on record next
+        to it.
+        """
         needs_tables(cassandra, ledger_keyspace, TABLES)
         self.cassandra = cassandra
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
@@ -53,7 +58,8 @@ class Cleaned:
         self.table = f"{identifiers.cql(ledger_keyspace)}.cleaned_buckets"
 
     def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
-        """Yield the newest audit's judgement on each (tag, timebucket) of its view, in order; None: there is none.
+        """Yield the newest audit's judgement on each (tag, timebucket) of its view, in order; None: there is
+        none.
 
         Raises ForeignWriteTime: a row has a later write time than its audit gives.
         """
@@ -66,15 +72,20 @@ class Cleaned:
         for rows in found:
             word = rows[0] if rows else None
             if word is not None and (word.written or 0) > base + word.audit:
-                raise foreign(pipeline, f"the audit of tag {word.tag!r}, timebucket {word.timebucket}", "Nothing was deleted")
+                raise foreign(
+                    pipeline,
+                    f"the audit of tag {word.tag!r}, timebucket {word.timebucket}",
+                    "Nothing was deleted",
+                )
             own = word is not None and word.written in (word.audit, base + word.audit)
             yield AuditedBucket(utc(word.audited_at), word.rows, word.agrees) if word and own else None
 
     def rows_before(self, tag: str, timebucket: int) -> int | None:
-        """Return how many rows earlier cleanups deleted from a partition; None: a deletion of it is decided and not done.
+        """Return how many rows earlier cleanups deleted from a partition; None: a deletion of it is decided
+        and not done.
 
-        The partition may have late rows again. The figure includes the smaller partitions of an earlier view that it covers. Larger ones
-        are left out, because the partition's share of them isn't known.
+        The partition may have late rows again. The figure includes the smaller partitions of an earlier view
+        that it covers. Larger ones are left out, because the partition's share of them isn't known.
         """
         size = self.view.size.milliseconds
         before = sum(
@@ -93,33 +104,47 @@ class Cleaned:
         return before + int(rows[0].rows) if rows[0].state == "CLEANED" else None
 
     def total(self, tag: str, from_ticks: int) -> int:
-        """Return how many rows of a tag were deleted from the bucket of `from_ticks` on, in this view and earlier ones."""
+        """Return how many rows of a tag were deleted from the bucket of `from_ticks` on, in this view and
+        earlier ones.
+        """
         sizes = {self.journal: self.view.size, **self.earlier}
         return sum(self._sum(key, tag, size.start(from_ticks), END_OF_BUCKETS) for key, size in sizes.items())
 
     def _sum(self, key: str, tag: str, from_bucket: int, before: int) -> int:
         rows = self.cassandra.execute(
-            f"SELECT sum(rows) AS rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket >= ? AND timebucket < ?"
-            " AND state = 'CLEANED' ALLOW FILTERING", key, tag, from_bucket, before,
-        )  # fmt: skip
+            f"SELECT sum(rows) AS rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket >= "
+            "? AND timebucket < ?"
+            " AND state = 'CLEANED' ALLOW FILTERING",
+            key,
+            tag,
+            from_bucket,
+            before,
+        )
         return int(rows[0].rows or 0)
 
     def unfinished(self, tag: str) -> list[Cleaning]:
-        """Return the deletions of a tag that are decided and perhaps not done, because the cleanup died in between."""
+        """Return the deletions of a tag that are decided and perhaps not done, because the cleanup died in
+        between.
+        """
         return [
             Cleaning(tag, row.timebucket, row.rows, utc(row.cleaned_at))
             for row in self.cassandra.stream(
-                f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? AND state = 'CLEANING'"
-                " ALLOW FILTERING", self.journal, tag,
+                f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? "
+                "AND state = 'CLEANING'"
+                " ALLOW FILTERING",
+                self.journal,
+                tag,
             )
-        ]  # fmt: skip
+        ]
 
     def is_unfinished(self, tags: Iterable[str]) -> bool:
         """Return whether any deletion of these tags is decided and perhaps not done."""
         return any(self.unfinished(tag) for tag in tags)
 
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
-        """Record a deletion as decided (CLEANING); from now on its partition counts as one that is being deleted."""
+        """Record a deletion as decided (CLEANING); from now on its partition counts as one that is being
+        deleted.
+        """
         self._write(pipeline, cleaning, "CLEANING", cleaning.up_to)
 
     def done(self, pipeline: str, cleaning: Cleaning) -> None:
@@ -128,6 +153,7 @@ class Cleaned:
 
     def _write(self, pipeline: str, cleaning: Cleaning, state: str, at: datetime) -> None:
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (journal, tag, timebucket, state, rows, pipeline, cleaned_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self.table} (journal, tag, timebucket, state, rows, pipeline, cleaned_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
         )

@@ -1,4 +1,7 @@
-"""Records that can't be decoded, kept as they came: one Cassandra partition per Kafka partition. Writing one twice changes nothing."""
+"""Records that can't be decoded, kept as they came: one Cassandra partition per Kafka partition.
+
+Writing one twice changes nothing.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -29,9 +32,14 @@ class DeadLetter:
         return len(one.key or b"") + len(one.value or b"") + headers + len(self.reason.encode())
 
     def without_content(self, largest: int) -> "DeadLetter":
-        """Return a copy without key, value and headers, whose reason says where the record is and how large."""
+        """Return a copy without key, value and headers, whose reason says where the record is and how
+        large.
+        """
         where = f"in Kafka at {self.record.topic}/{self.record.partition}/{self.record.offset}"
-        said = f"{NOT_KEPT}{self.bytes} bytes with key and headers, {where}, and Cassandra takes {largest} in one write: {self.reason}"
+        said = (
+            f"{NOT_KEPT}{self.bytes} bytes with key and headers, {where}, and Cassandra takes "
+            f"{largest} in one write: {self.reason}"
+        )
         return DeadLetter(replace(self.record, key=None, value=None, headers=[]), said)
 
 
@@ -42,7 +50,9 @@ class DeadLetters:
         self.cassandra, self.ledger, self.pipeline = cassandra, identifiers.cql(ledger_keyspace), pipeline
 
     def add(self, letters: Iterable[DeadLetter]) -> int:
-        """Write dead letters, those that are too large for Cassandra without their content; return how many."""
+        """Write dead letters, those that are too large for Cassandra without their content; return how
+        many.
+        """
         places, largest = set[tuple[str, int]](), self.cassandra.largest_row
 
         def values() -> Iterator[tuple[Any, ...]]:
@@ -52,11 +62,20 @@ class DeadLetters:
                 one = letter.record
                 places.add((one.topic, one.partition))
                 yield (
-                    self.pipeline, one.topic, one.partition, one.offset, one.timestamp, letter.reason, one.key, one.value, one.headers,
-                )  # fmt: skip
+                    self.pipeline,
+                    one.topic,
+                    one.partition,
+                    one.offset,
+                    one.timestamp,
+                    letter.reason,
+                    one.key,
+                    one.value,
+                    one.headers,
+                )
 
         count = self.cassandra.write_many(
-            f"INSERT INTO {self.ledger}.dead_letters (pipeline, {', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self.ledger}.dead_letters (pipeline, {', '.join(COLUMNS)}) VALUES (?, ?, ?, "
+            "?, ?, ?, ?, ?, ?)",
             values(),
         )
         self.cassandra.write_many(
@@ -66,9 +85,12 @@ class DeadLetters:
         return count
 
     def forget(self, places: Iterable[tuple[str, int, int]]) -> int:
-        """Delete the dead letters at (topic, partition, offset), which were read after all; return how many were given."""
+        """Delete the dead letters at (topic, partition, offset), which were read after all; return how many
+        were given.
+        """
         return self.cassandra.write_many(
-            f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? AND offset = ?",
+            f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? "
+            "AND offset = ?",
             ((self.pipeline, *place) for place in places),
         )
 
@@ -78,7 +100,8 @@ class DeadLetters:
             not row.reason.startswith(NOT_KEPT)
             for place in self._places()
             for row in self.cassandra.stream(
-                f"SELECT reason FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
+                f"SELECT reason FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
+                "partition = ?",
                 self.pipeline,
                 place.topic,
                 place.partition,
@@ -93,9 +116,13 @@ class DeadLetters:
         """Yield all dead letters, by topic, partition and offset."""
         for place in self._places():
             for row in self.cassandra.stream(
-                f"SELECT {', '.join(COLUMNS)} FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
-                self.pipeline, place.topic, place.partition, page=100,
-            ):  # fmt: skip
+                f"SELECT {', '.join(COLUMNS)} FROM {self.ledger}.dead_letters WHERE pipeline = ? AND "
+                "topic = ? AND partition = ?",
+                self.pipeline,
+                place.topic,
+                place.partition,
+                page=100,
+            ):
                 record = KafkaRecord(
                     row.topic,
                     row.partition,
@@ -115,7 +142,10 @@ class DeadLetters:
     def _offsets(self) -> Iterator[int]:
         for place in self._places():
             for row in self.cassandra.stream(
-                f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
-                self.pipeline, place.topic, place.partition,
-            ):  # fmt: skip
+                f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
+                "partition = ?",
+                self.pipeline,
+                place.topic,
+                place.partition,
+            ):
                 yield row.offset

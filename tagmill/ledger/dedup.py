@@ -1,4 +1,6 @@
-"""The ids of delivered events by shard, the rule that makes them, and the offsets up to which topics are delivered."""
+"""The ids of delivered events by shard, the rule that makes them, and the offsets up to which topics are
+delivered.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,16 +29,25 @@ class Deduplication:
     """The ids that one rule of one pipeline has made."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str, rule: str) -> None:
-        self.cassandra, self.ledger, self.pipeline, self.rule = cassandra, identifiers.cql(ledger_keyspace), pipeline, rule
+        self.cassandra, self.ledger, self.pipeline, self.rule = (
+            cassandra,
+            identifiers.cql(ledger_keyspace),
+            pipeline,
+            rule,
+        )
 
     def expired(self, shard: int, before: datetime, kept_runs: frozenset[int]) -> Iterator[tuple[str, int]]:
-        """Yield unique_id and write time of the ids of a shard delivered before a moment by a run not in `kept_runs`."""
+        """Yield unique_id and write time of the ids of a shard delivered before a moment by a run not in
+        `kept_runs`.
+        """
         floor = before.replace(tzinfo=None)
         for row in self.cassandra.stream(
             f"SELECT unique_id, seen_at, run, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
             " WHERE pipeline = ? AND rule = ? AND shard = ?",
-            self.pipeline, self.rule, shard,
-        ):  # fmt: skip
+            self.pipeline,
+            self.rule,
+            shard,
+        ):
             if row.seen_at is not None and row.seen_at < floor and row.run not in kept_runs:
                 yield row.unique_id, row.written
 
@@ -53,29 +64,41 @@ class Deduplication:
                 yield f"the deduplication of id {row.unique_id}", row.written or 0
 
     def forget(self, ids: Iterable[tuple[int, str, int]]) -> int:
-        """Delete ids (shard, unique_id, write time), except those written later; return how many were given."""
+        """Delete ids (shard, unique_id, write time), except those written later; return how many were
+        given.
+        """
         return self.cassandra.write_many(
-            f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id = ?",
+            f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? "
+            "AND shard = ? AND unique_id = ?",
             ((written, self.pipeline, self.rule, shard, one) for shard, one, written in ids),
         )
 
     def forget_all(self, shards: int, written: int) -> None:
         """Delete all ids of this rule's shards with a write time up to `written`."""
         self.cassandra.write_many(
-            f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? AND shard = ?",
+            f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? "
+            "AND shard = ?",
             ((written, self.pipeline, self.rule, shard) for shard in range(shards)),
         )
 
     def has_any(self, shards: int) -> bool:
         """Return whether any of the rule's shards has an id, however old."""
         asked = ((self.pipeline, self.rule, shard) for shard in range(shards))
-        statement = f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? LIMIT 1"
+        statement = (
+            f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? "
+            "AND shard = ? LIMIT 1"
+        )
         return any(self.cassandra.execute_many(statement, asked))
 
     def known(
-        self, ids: Iterable[tuple[int, str]], since: datetime, written_to: int, given_up: Collection[UUID] = ()
+        self,
+        ids: Iterable[tuple[int, str]],
+        since: datetime,
+        written_to: int,
+        given_up: Collection[UUID] = (),
     ) -> Iterator[str]:
-        """Yield those of these ids that were delivered at or after `since`, except ids of batches that were given up.
+        """Yield those of these ids that were delivered at or after `since`, except ids of batches that were
+        given up.
 
         Args:
             ids: (shard, unique_id), each once, the ids of a shard one after the other.
@@ -89,14 +112,17 @@ class Deduplication:
             for part in iter(lambda of_shard=of_shard: list(islice(of_shard, AT_ONCE)), [])  # type: ignore[misc]
         )
         found = self.cassandra.execute_many(
-            f"SELECT unique_id, seen_at, batch_id, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
+            "SELECT unique_id, seen_at, batch_id, WRITETIME(seen_at) AS written FROM "
+            f"{self.ledger}.deduplication"
             " WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id IN ?",
             asked,
             concurrency=32,
         )
         floor = since.replace(tzinfo=None)
         for rows in found:
-            if other := next((row for row in rows if row.written is not None and row.written > written_to), None):
+            if other := next(
+                (row for row in rows if row.written is not None and row.written > written_to), None
+            ):
                 raise foreign(self.pipeline, f"the deduplication of id {other.unique_id}")
             seen = (row for row in rows if row.seen_at is not None and row.seen_at >= floor)
             yield from (row.unique_id for row in seen if row.batch_id not in given_up)
@@ -104,7 +130,9 @@ class Deduplication:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """The rule that makes the ids of a pipeline; `before` is the former rule as long as its ids are not deleted."""
+    """The rule that makes the ids of a pipeline; `before` is the former rule as long as its ids are not
+    deleted.
+    """
 
     rule: str
     before: str | None
@@ -119,7 +147,9 @@ class Rules:
     def current(self) -> RuleRow | None:
         """Return the rule in force and the former one; None: the pipeline has no rule yet, so no ids."""
         rows = self.cassandra.execute(
-            f"SELECT rule, before FROM {self.ledger}.topic_rules WHERE pipeline = ?", self.pipeline, consistency=SERIAL
+            f"SELECT rule, before FROM {self.ledger}.topic_rules WHERE pipeline = ?",
+            self.pipeline,
+            consistency=SERIAL,
         )
         return RuleRow(rows[0].rule, rows[0].before) if rows else None
 
@@ -136,18 +166,26 @@ class Rules:
         return found
 
     def switch(self, old: str, new: str) -> bool:
-        """Commit a rekeying: put `new` in force in place of `old`; return False if another rule than `old` is in force."""
+        """Commit a rekeying: put `new` in force in place of `old`; return False if another rule than `old` is
+        in force.
+        """
         return self.cassandra.transact(
-            f"UPDATE {self.ledger}.topic_rules SET rule = ?, before = ? WHERE pipeline = ? IF rule = ?", new, old, self.pipeline, old,
+            f"UPDATE {self.ledger}.topic_rules SET rule = ?, before = ? WHERE pipeline = ? IF rule = ?",
+            new,
+            old,
+            self.pipeline,
+            old,
             landed=lambda: self.current() == RuleRow(new, old),
-        )  # fmt: skip
+        )
 
     def forget(self, rule: str) -> None:
         """Record that the ids of this former rule are deleted."""
         self.cassandra.transact(
-            f"UPDATE {self.ledger}.topic_rules SET before = null WHERE pipeline = ? IF before = ?", self.pipeline, rule,
+            f"UPDATE {self.ledger}.topic_rules SET before = null WHERE pipeline = ? IF before = ?",
+            self.pipeline,
+            rule,
             landed=lambda: True,
-        )  # fmt: skip
+        )
 
 
 class TopicOffsets:
@@ -160,7 +198,9 @@ class TopicOffsets:
 
     def read_to(self) -> dict[Place, int]:
         """Return for each (topic, partition) the offset behind its last delivered record."""
-        rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        rows = self.cassandra.stream(
+            f"SELECT topic, partition, offset FROM {self.table} WHERE pipeline = ?", self.pipeline
+        )
         return {(row.topic, row.partition): row.offset for row in rows}
 
     def moved_by(self, run: int) -> bool:
@@ -169,10 +209,13 @@ class TopicOffsets:
         return any(row.run == run for row in rows)
 
     def write(self, run: int, offsets: Mapping[Place, int]) -> None:
-        """Write offsets, except where a later run has written one; raises ForeignWriteTime if they do not read back as written."""
+        """Write offsets, except where a later run has written one; raises ForeignWriteTime if they do not
+        read back as written.
+        """
         written = self.write_times.of(self.pipeline, run)
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, topic, partition, offset, run) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            f"INSERT INTO {self.table} (pipeline, topic, partition, offset, run) VALUES (?, ?, ?, ?, ?) "
+            "USING TIMESTAMP ?",
             ((self.pipeline, *place, offset, run, written) for place, offset in offsets.items()),
         )
         stored = self.read_to()

@@ -1,7 +1,8 @@
 """The record of a journal's erasures: they are numbered 1, 2, 3 … and are ERASING until they are ERASED.
 
-While an erasure is ERASING, no other work is done on the journal's pipelines, because data that was read before may be gone by now. The
-next erasure finishes it first. The record keeps only a digest of each persistence id (docs/decisions/0018).
+While an erasure is ERASING, no other work is done on the journal's pipelines, because data that was read
+before may be gone by now. The next erasure finishes it first. The record keeps only a digest of each
+persistence id (docs/decisions/0018).
 """
 
 import hmac
@@ -49,7 +50,9 @@ class ErasureRow:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
-    """What an erasure deletes from ClickHouse for one tag: rows, whole batches, and `unseen` rows, which the view no longer had."""
+    """What an erasure deletes from ClickHouse for one tag: rows, whole batches, and `unseen` rows, which the
+    view no longer had.
+    """
 
     tag: str
     rows: int
@@ -72,12 +75,18 @@ class Erasures:
     def newest(self, limit: int) -> list[ErasureRow]:
         """Return up to `limit` erasures, the newest first."""
         rows = self.cassandra.execute(
-            f"SELECT {FIELDS} FROM {self.table} WHERE journal = ? LIMIT ?", self.journal, limit, consistency=SERIAL
+            f"SELECT {FIELDS} FROM {self.table} WHERE journal = ? LIMIT ?",
+            self.journal,
+            limit,
+            consistency=SERIAL,
         )
         return [_row(row._asdict()) for row in rows if row.state is not None]
 
     def unfinished(self) -> ErasureRow | None:
-        """Return the erasure that is ERASING, or None. It is the newest, since no other begins before it is ERASED."""
+        """Return the erasure that is ERASING, or None.
+
+        It is the newest, since no other begins before it is ERASED.
+        """
         newest = self.newest(1)
         return newest[0] if newest and newest[0].state == ErasureState.ERASING else None
 
@@ -85,7 +94,8 @@ class Erasures:
         """Raise GuardRefused if an erasure of the journal is under way or was interrupted."""
         if row := self.unfinished():
             raise GuardRefused(
-                f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by {row.who} and is not finished. Nothing "
+                f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by "
+                f"{row.who} and is not finished. Nothing "
                 f"was done; finish it: tagmill erase --pipeline {pipeline}"
             )
 
@@ -98,16 +108,26 @@ class Erasures:
         marks = ", ".join("?" for _ in fields)
         begun = self.cassandra.transact(
             f"INSERT INTO {self.table} ({', '.join(fields)}) VALUES ({marks}) IF NOT EXISTS",
-            *(value.value if isinstance(value, ErasureState) else dict(value) if isinstance(value, Mapping) else value for value in values),
+            *(
+                value.value
+                if isinstance(value, ErasureState)
+                else dict(value)
+                if isinstance(value, Mapping)
+                else value
+                for value in values
+            ),
             landed=lambda: (found := self.unfinished()) is not None and found.plan_file == row.plan_file,
-        )  # fmt: skip
+        )
         if not begun:
             raise FenceRaised(
-                f"erasure {row.erasure} of journal {self.journal} was begun by somebody else meanwhile. Nothing was erased"
+                f"erasure {row.erasure} of journal {self.journal} was begun by somebody else meanwhile. "
+                "Nothing was erased"
             )
 
     def finish(self, row: ErasureRow, persistence_ids: Iterable[str]) -> None:
-        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the plan's file from the record."""
+        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the plan's
+        file from the record.
+        """
         salt = self._salt() or self._new_salt()
         self.cassandra.write_many(
             f"INSERT INTO {self.ids} (journal, digest, erasure) VALUES (?, ?, ?)",
@@ -116,8 +136,13 @@ class Erasures:
         self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, done_at = ?, plan_file = null, plan_sha256 = null"
             " WHERE journal = ? AND erasure = ? IF state = ?",
-            ErasureState.ERASED.value, self.cassandra.now(), self.journal, row.erasure, ErasureState.ERASING.value, landed=lambda: True,
-        )  # fmt: skip
+            ErasureState.ERASED.value,
+            self.cassandra.now(),
+            self.journal,
+            row.erasure,
+            ErasureState.ERASING.value,
+            landed=lambda: True,
+        )
 
     def erased(self, persistence_ids: Iterable[str]) -> dict[str, int]:
         """Return those of these persistence ids that were erased before, each with its newest erasure."""
@@ -150,8 +175,12 @@ class Erasures:
     def keep_rows(self, pipeline: str, erasure: int, of_tags: Iterable[ErasedRows]) -> None:
         """Record the rows that an erasure deletes from ClickHouse; a repetition writes the same."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.rows} (pipeline, tag, journal, erasure, rows, batches, unseen) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            ((pipeline, one.tag, self.journal, erasure, one.rows, one.batches, one.unseen) for one in of_tags),
+            f"INSERT INTO {self.rows} (pipeline, tag, journal, erasure, rows, batches, unseen) VALUES "
+            "(?, ?, ?, ?, ?, ?, ?)",
+            (
+                (pipeline, one.tag, self.journal, erasure, one.rows, one.batches, one.unseen)
+                for one in of_tags
+            ),
         )
 
     def unseen(self, pipeline: str, tag: str) -> int:
@@ -169,4 +198,11 @@ def digest(salt: bytes, persistence_id: str) -> str:
 
 def _row(columns: dict[str, Any]) -> ErasureRow:
     moments = {name: utc(columns[name]) for name in ("begun_at", "done_at")}
-    return ErasureRow(**{**columns, **moments, "state": ErasureState(columns["state"]), "counts": dict(columns["counts"] or {})})
+    return ErasureRow(
+        **{
+            **columns,
+            **moments,
+            "state": ErasureState(columns["state"]),
+            "counts": dict(columns["counts"] or {}),
+        }
+    )

@@ -1,4 +1,6 @@
-"""Attempts of a pipeline that failed in a row: written by each step that fails, deleted by the run that succeeds."""
+"""Attempts of a pipeline that failed in a row: written by each step that fails, deleted by the run that
+succeeds.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -38,8 +40,20 @@ class Failures:
         """Count one more failure, of which the text is kept. The caller holds the pipeline's lease."""
         before, now = self.current(), clock.earliest(self.cassandra.clocks)
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, times, since, at, step, run, error, passing) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(self.pipeline, before.times + 1 if before else 1, before.since if before else now, now, step, run, error, passing)],
+            f"INSERT INTO {self.table} (pipeline, times, since, at, step, run, error, passing) VALUES "
+            "(?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    self.pipeline,
+                    before.times + 1 if before else 1,
+                    before.since if before else now,
+                    now,
+                    step,
+                    run,
+                    error,
+                    passing,
+                )
+            ],
         )
 
     def clear(self) -> None:
@@ -51,12 +65,19 @@ class Failures:
         """Rewrite the text that `masked` changes."""
         failure = self.current()
         if failure and (text := masked(failure.error)) != failure.error:
-            self.cassandra.write_many(f"UPDATE {self.table} SET error = ? WHERE pipeline = ?", [(text, self.pipeline)])
+            self.cassandra.write_many(
+                f"UPDATE {self.table} SET error = ? WHERE pipeline = ?", [(text, self.pipeline)]
+            )
 
 
 @contextmanager
-def noted(settings: Settings, cassandra: Cassandra, pipeline: str, step: str, run: int | None = None) -> Iterator[None]:
-    """Note the failure of a step (empty: of none) and raise it again. A ledger that cannot be written hides no error of the step."""
+def noted(
+    settings: Settings, cassandra: Cassandra, pipeline: str, step: str, run: int | None = None
+) -> Iterator[None]:
+    """Note the failure of a step (empty: of none) and raise it again.
+
+    A ledger that cannot be written hides no error of the step.
+    """
     try:
         yield
     except NOT_FAILURES:
@@ -65,7 +86,9 @@ def noted(settings: Settings, cassandra: Cassandra, pipeline: str, step: str, ru
         with suppress(TagmillError):
             if step:
                 failures = Failures(cassandra, settings.cassandra.ledger_keyspace, pipeline)
-                failures.note(step, run, safe_text(error, settings), passing=isinstance(error, TransientError))
+                failures.note(
+                    step, run, safe_text(error, settings), passing=isinstance(error, TransientError)
+                )
         raise
 
 

@@ -11,7 +11,9 @@ from tagmill.domain import identifiers
 
 @dataclass(frozen=True, slots=True)
 class HourCount:
-    """An hour of a tag (`begin`: milliseconds): its rows that `run` and those before it read or found delivered."""
+    """An hour of a tag (`begin`: milliseconds): its rows that `run` and those before it read or found
+    delivered.
+    """
 
     begin: int
     rows: int
@@ -31,15 +33,22 @@ class HourCounts:
 
     def of(self, tag: str, from_begin: int) -> dict[int, HourCount]:
         """Return the hours of a tag from one on, by their begin."""
-        query = f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? AND hour >= ?"
+        query = (
+            f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? "
+            "AND hour >= ?"
+        )
         rows = self.cassandra.stream(query, self.pipeline, tag, from_begin)
         return {row.hour: HourCount(row.hour, row.rows, row.run, utc(row.counted_at)) for row in rows}
 
     def write(self, tag: str, counts: Iterable[HourCount]) -> None:
         """Write hours of a tag."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, tag, hour, rows, run, counted_at) VALUES (?, ?, ?, ?, ?, ?) USING TTL ?",
-            ((self.pipeline, tag, one.begin, one.rows, one.run, one.counted_at, self.keep_seconds) for one in counts),
+            f"INSERT INTO {self.table} (pipeline, tag, hour, rows, run, counted_at) VALUES (?, ?, ?, ?, "
+            "?, ?) USING TTL ?",
+            (
+                (self.pipeline, tag, one.begin, one.rows, one.run, one.counted_at, self.keep_seconds)
+                for one in counts
+            ),
         )
 
 

@@ -1,4 +1,6 @@
-"""The ids of the tables that a pipeline reads: a table that was dropped and created again holds another life of the journal."""
+"""The ids of the tables that a pipeline reads: a table that was dropped and created again holds another life
+of the journal.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -16,8 +18,12 @@ class JournalTableIds:
         self.table = f"{identifiers.cql(ledger_keyspace)}.journal_tables"
 
     def changed(self, pipeline: str, tables: Sequence[str]) -> list[str]:
-        """Return those of the tables that have another id than when the pipeline read them first; note the ids of new ones."""
-        rows = self.cassandra.execute(f"SELECT table_name, pipeline, table_id FROM {self.table} WHERE journal = ?", self.journal)
+        """Return those of the tables that have another id than when the pipeline read them first; note the
+        ids of new ones.
+        """
+        rows = self.cassandra.execute(
+            f"SELECT table_name, pipeline, table_id FROM {self.table} WHERE journal = ?", self.journal
+        )
         known = {row.table_name: row.table_id for row in rows if row.pipeline == pipeline}
         current = self._current(tables)
         self._write(pipeline, {name: id_ for name, id_ in current.items() if name not in known})
@@ -29,10 +35,14 @@ class JournalTableIds:
 
     def forget(self, table: str) -> None:
         """Note that a table was dropped on purpose, for all pipelines."""
-        self.cassandra.write_many(f"DELETE FROM {self.table} WHERE journal = ? AND table_name = ?", [(self.journal, table)])
+        self.cassandra.write_many(
+            f"DELETE FROM {self.table} WHERE journal = ? AND table_name = ?", [(self.journal, table)]
+        )
 
     def _current(self, tables: Sequence[str]) -> dict[str, UUID]:
-        found = self.cassandra.execute("SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = ?", self.journal)
+        found = self.cassandra.execute(
+            "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = ?", self.journal
+        )
         return {row.table_name: row.id for row in found if row.table_name in tables}
 
     def _write(self, pipeline: str, ids: dict[str, UUID]) -> None:

@@ -1,6 +1,9 @@
-"""The lease of a pipeline, which lets one worker at a time in. The fence keeps data right; the lease only saves work.
+"""The lease of a pipeline, which lets one worker at a time in.
 
-A lease expires by TTL unless its holder renews it. A holder on this machine whose process has ended loses it at once.
+The fence keeps data right; the lease only saves work.
+
+A lease expires by TTL unless its holder renews it. A holder on this machine whose process has ended loses it
+at once.
 """
 
 import os
@@ -20,9 +23,11 @@ from tagmill.errors import LeaseTaken, TagmillError, TransientError
 log = structlog.get_logger()
 # Seconds between attempts to take a lease that another owner holds.
 POLL_SECONDS = 1.0
-# Immediate retries for a lease without a holder: it expired or was given back between our attempt and our read.
+# Immediate retries for a lease without a holder: it expired or was given back between our attempt and our
+# read.
 FREE_TRIES = 5
-# Seconds by which a process's start may differ: it is computed from the boot time, which moves if the clock is set.
+# Seconds by which a process's start may differ: it is computed from the boot time, which moves if the clock
+# is set.
 START_TOLERANCE_SECONDS = 2
 
 
@@ -57,7 +62,9 @@ class Lease:
         self._given_back = False
 
     def take(self, wait_seconds: float = 0) -> None:
-        """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than `wait_seconds`."""
+        """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than
+        `wait_seconds`.
+        """
         end = time.monotonic() + wait_seconds
         self._given_back = False
         free = 0
@@ -83,14 +90,21 @@ class Lease:
         with self._lock:
             self._given_back = True
             self.cassandra.transact(
-                f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?", self.pipeline, self.owner, landed=lambda: True
+                f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?",
+                self.pipeline,
+                self.owner,
+                landed=lambda: True,
             )
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew the lease in the background while the block runs; afterwards it stays taken for the run's next step."""
+        """Renew the lease in the background while the block runs; afterwards it stays taken for the run's
+        next step.
+        """
         done = threading.Event()
-        thread = threading.Thread(target=self._renew, args=(done,), name=f"lease-{self.pipeline}", daemon=True)
+        thread = threading.Thread(
+            target=self._renew, args=(done,), name=f"lease-{self.pipeline}", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -100,7 +114,8 @@ class Lease:
 
     @contextmanager
     def for_a_step(self, wait_seconds: float) -> Iterator[None]:
-        """Take the lease and renew it while the block runs; afterwards it stays taken for the run's next step.
+        """Take the lease and renew it while the block runs; afterwards it stays taken for the run's next
+        step.
 
         An error of Tagmill's that a rerun does not cure gives the lease back. Raises LeaseTaken.
         """
@@ -116,7 +131,9 @@ class Lease:
 
     @contextmanager
     def held(self, wait_seconds: float) -> Iterator[None]:
-        """Take the lease, renew it while the block runs, and give it back however the block ends; raises LeaseTaken."""
+        """Take the lease, renew it while the block runs, and give it back however the block ends; raises
+        LeaseTaken.
+        """
         self.take(wait_seconds)
         try:
             with self.kept():
@@ -130,7 +147,11 @@ class Lease:
                 with self._lock:
                     kept = self._given_back or self._try()
                 if not kept:
-                    log.warning("lease lost; the fence decides whose work counts", pipeline=self.pipeline, owner=self.owner)
+                    log.warning(
+                        "lease lost; the fence decides whose work counts",
+                        pipeline=self.pipeline,
+                        owner=self.owner,
+                    )
             except TagmillError as error:
                 log.warning("lease not renewed", pipeline=self.pipeline, error=str(error))
 
@@ -139,9 +160,14 @@ class Lease:
             return self.holder() == self.owner
 
         taken = self.cassandra.transact(
-            f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
-            self.pipeline, self.owner, self.cassandra.now(), self.seconds, landed=lambda: False,
-        )  # fmt: skip
+            f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING "
+            "TTL ?",
+            self.pipeline,
+            self.owner,
+            self.cassandra.now(),
+            self.seconds,
+            landed=lambda: False,
+        )
         if taken:
             return True
         holder = self.holder()
@@ -151,5 +177,10 @@ class Lease:
             return False
         return self.cassandra.transact(
             f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
-            self.seconds, self.owner, self.cassandra.now(), self.pipeline, holder, landed=mine,
-        )  # fmt: skip
+            self.seconds,
+            self.owner,
+            self.cassandra.now(),
+            self.pipeline,
+            holder,
+            landed=mine,
+        )

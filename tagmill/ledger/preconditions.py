@@ -1,4 +1,7 @@
-"""Checks before any work on a journal: its view is the configured one, and no erasure is under way. Readers need only the first."""
+"""Checks before any work on a journal: its view is the configured one, and no erasure is under way.
+
+Readers need only the first.
+"""
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
@@ -7,7 +10,9 @@ from tagmill.ledger.view_tables import JournalViews
 
 
 def check_journal(cassandra: Cassandra, settings: Settings, pipeline: str) -> None:
-    """Raise ConfigurationError if a pipeline's journal has another view by now, GuardRefused if an erasure of it is not finished."""
+    """Raise ConfigurationError if a pipeline's journal has another view by now, GuardRefused if an erasure of
+    it is not finished.
+    """
     chosen, ledger_keyspace = settings.pipeline(pipeline), settings.cassandra.ledger_keyspace
     JournalViews(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)
     Erasures(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline)

@@ -1,7 +1,8 @@
 """How far each tag and persistence_id is delivered: watermarks, known buckets, progress, holds.
 
-All rows but the buckets, which are only added, are written USING TIMESTAMP = the write time of the run (tagmill.ledger.write_times), so
-an older run can't overwrite a newer one. Each write is read back; ForeignWriteTime says that another program's write outranks it.
+All rows but the buckets, which are only added, are written USING TIMESTAMP = the write time of the run
+(tagmill.ledger.write_times), so an older run can't overwrite a newer one. Each write is read back;
+ForeignWriteTime says that another program's write outranks it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,9 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a tag is delivered, and its look-back window: `window_rows` rows from `window_from` (exclusive) to `ticks`."""
+    """How far a tag is delivered, and its look-back window: `window_rows` rows from `window_from` (exclusive)
+    to `ticks`.
+    """
 
     tag: str
     ticks: int
@@ -41,7 +44,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class HoldRow:
-    """A persistence_id that is kept back at a gap. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
+    """A persistence_id that is kept back at a gap.
+
+    `seen`: fingerprint of the view's rows in the gap when it was last judged.
+    """
 
     tag: str
     persistence_id: str
@@ -64,14 +70,19 @@ class Delivered:
     def watermarks(self, pipeline: str) -> dict[str, Watermark]:
         """Return the watermarks of a pipeline by tag."""
         fields = ", ".join(Watermark.__dataclass_fields__)
-        rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
-        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
+        rows = self.cassandra.execute(
+            f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline
+        )
+        return {
+            row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows
+        }
 
     def write_watermark(self, pipeline: str, mark: Watermark) -> None:
         """Write one tag's watermark; raises ForeignWriteTime if it does not read back as written."""
         fields = ", ".join(Watermark.__dataclass_fields__)
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, "
+            "?, ?) USING TIMESTAMP ?",
             [
                 (
                     pipeline,
@@ -85,11 +96,17 @@ class Delivered:
             raise _outranked(pipeline, f"the watermark of tag {mark.tag!r}")
 
     def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
-        """Return the timebucket up to which the view was scanned for a tag (None: never), and the buckets that were found."""
+        """Return the timebucket up to which the view was scanned for a tag (None: never), and the buckets
+        that were found.
+        """
         rows = self.cassandra.execute(
-            f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?", pipeline, tag
+            f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?",
+            pipeline,
+            tag,
         )
-        return (rows[0].scanned_to if rows else None), [row.timebucket for row in rows if row.timebucket is not None]
+        return (rows[0].scanned_to if rows else None), [
+            row.timebucket for row in rows if row.timebucket is not None
+        ]
 
     def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
         """Write the buckets that a scan found, and only then how far it scanned."""
@@ -98,7 +115,8 @@ class Delivered:
             ((pipeline, tag, b) for b in buckets),
         )
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)", [(pipeline, tag, scanned_to)]
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)",
+            [(pipeline, tag, scanned_to)],
         )
 
     def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
@@ -112,10 +130,14 @@ class Delivered:
             yield _progress(rows[0]) if rows else None
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
-        """Write the progress of each (tag, persistence_id) and read it back; return how many. Raises ForeignWriteTime."""
+        """Write the progress of each (tag, persistence_id) and read it back; return how many.
+
+        Raises ForeignWriteTime.
+        """
         written = self.write_times.of(pipeline, run)
         insert = (
-            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
+            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, "
+            "sequence_nr,"
             ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?'
         )
 
@@ -123,7 +145,17 @@ class Delivered:
             tag, persistence_id, known = row
             offset = UUID(known.offset) if known.offset else None
             missing = write_intervals(known.missing)
-            return pipeline, tag, persistence_id, known.number, known.sequence_nr, offset, missing, run, written
+            return (
+                pipeline,
+                tag,
+                persistence_id,
+                known.number,
+                known.sequence_nr,
+                offset,
+                missing,
+                run,
+                written,
+            )
 
         return self._written(
             pipeline,
@@ -144,7 +176,8 @@ class Delivered:
         return self._written(
             pipeline,
             "progress",
-            f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND "
+            "persistence_id = ?",
             keys,
             lambda key: (written, pipeline, *key),
             lambda part: (known is None for known in self.progress(pipeline, part)),
@@ -184,7 +217,10 @@ class Delivered:
         for tag in tags:
             for shard in range(HOLD_SHARDS):
                 for row in self.cassandra.stream(
-                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
+                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?",
+                    pipeline,
+                    tag,
+                    shard,
                 ):
                     yield _hold(row)
 
@@ -192,7 +228,9 @@ class Delivered:
         """Return by tag how many rows the open holds keep back."""
         shards = [(pipeline, tag, shard) for tag in tags for shard in range(HOLD_SHARDS)]
         sums = self.cassandra.execute_many(
-            f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", shards
+            f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? "
+            "AND shard = ?",
+            shards,
         )
         held = dict.fromkeys(tags, 0)
         for (_, tag, _), rows in zip(shards, sums, strict=True):
@@ -206,7 +244,8 @@ class Delivered:
     def _holds_of(self, pipeline: str, keys: Iterable[Key]) -> Iterator[HoldRow | None]:
         """Yield the hold of each (tag, persistence_id), in the order of the keys; None: it has none."""
         results = self.cassandra.execute_many(
-            f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND "
+            "persistence_id = ?",
             ((pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
         )
         for rows in results:
@@ -216,7 +255,8 @@ class Delivered:
         """Open holds or update open ones, and read them back; return how many. Raises ForeignWriteTime."""
         written = self.write_times.of(pipeline, run)
         insert = (
-            f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
+            f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, "
+            "first_missing, last_missing,"
             " after_sequence_nr, before_sequence_nr, from_ticks, held_rows, since_run, since, seen)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
         )
@@ -251,12 +291,16 @@ class Delivered:
         )
 
     def end_holds(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
-        """Delete the holds of each (tag, persistence_id), and return how many were given. Raises ForeignWriteTime."""
+        """Delete the holds of each (tag, persistence_id), and return how many were given.
+
+        Raises ForeignWriteTime.
+        """
         written = self.write_times.of(pipeline, run)
         return self._written(
             pipeline,
             "the hold",
-            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND "
+            "shard = ? AND persistence_id = ?",
             keys,
             lambda key: (written, pipeline, key[0], shard(key[1]), key[1]),
             lambda part: (hold is None for hold in self._holds_of(pipeline, part)),
@@ -264,9 +308,12 @@ class Delivered:
         )
 
     def written(self, pipeline: str, tags: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """Yield progress and holds as text for a message, with their write times; this reads the progress of all pipelines."""
+        """Yield progress and holds as text for a message, with their write times; this reads the progress of
+        all pipelines.
+        """
         for row in self.cassandra.stream(
-            f"SELECT pipeline, tag, persistence_id, WRITETIME(tag_pid_sequence_nr) AS written FROM {self.keyspace}.progress"
+            "SELECT pipeline, tag, persistence_id, WRITETIME(tag_pid_sequence_nr) AS written FROM "
+            f"{self.keyspace}.progress"
         ):
             if row.pipeline == pipeline and row.written is not None:
                 yield f"progress of {row.persistence_id!r}, tag {row.tag!r}", row.written
@@ -293,7 +340,9 @@ def _outranked(pipeline: str, row: str) -> ForeignWriteTime:
 
 
 def shard(persistence_id: str) -> int:
-    """Return the one of a tag's hold partitions that a persistence_id is in; the formula must never change."""
+    """Return the one of a tag's hold partitions that a persistence_id is in; the formula must never
+    change.
+    """
     return sum(persistence_id.encode()) % HOLD_SHARDS
 
 
@@ -312,7 +361,15 @@ def _hold(row: Any) -> HoldRow:
     hole = Hole(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
     since = utc(row.since) or datetime.now(UTC)
     return HoldRow(
-        row.tag, row.persistence_id, row.reason, hole, row.from_ticks, row.held_rows, row.since_run, since, row.seen or ""
+        row.tag,
+        row.persistence_id,
+        row.reason,
+        hole,
+        row.from_ticks,
+        row.held_rows,
+        row.since_run,
+        since,
+        row.seen or "",
     )
 
 

@@ -1,7 +1,8 @@
-"""The state of the replication of a Kafka Journal: one row per pipeline in replications, moved by lightweight transactions.
+"""The state of the replication of a Kafka Journal: one row per pipeline in replications, moved by lightweight
+transactions.
 
-A replication is SEALED when what its records do is fixed as files, DONE when all of it is in Cassandra. Every move says
-IF replication = ? AND fence = ?, so a replicator that wakes up late changes nothing.
+A replication is SEALED when what its records do is fixed as files, DONE when all of it is in Cassandra. Every
+move says IF replication = ? AND fence = ?, so a replicator that wakes up late changes nothing.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ SEALED, DONE = "SEALED", "DONE"
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRow:
-    """The newest replication of a pipeline; `replication` is 0 before the first one, `written_at` is in microseconds."""
+    """The newest replication of a pipeline; `replication` is 0 before the first one, `written_at` is in
+    microseconds.
+    """
 
     pipeline: str
     replication: int
@@ -46,7 +49,9 @@ class Replications:
 
     def newest(self) -> ReplicationRow | None:
         """Return the newest replication; None: nothing was replicated yet."""
-        rows = self.cassandra.execute(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, consistency=SERIAL)
+        rows = self.cassandra.execute(
+            f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, consistency=SERIAL
+        )
         return ReplicationRow(*rows[0]) if rows and rows[0].state else None
 
     def take_over(self, owner: str) -> ReplicationRow:
@@ -57,13 +62,22 @@ class Replications:
             taken = self.cassandra.transact(
                 f"INSERT INTO {self.table} (pipeline, replication, state, fence, attempt, owner, written_at)"
                 " VALUES (?, 0, ?, 1, ?, ?, 0) IF NOT EXISTS",
-                self.pipeline, DONE, attempt, owner, landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+                self.pipeline,
+                DONE,
+                attempt,
+                owner,
+                landed=lambda: self._is_attempt(attempt),
+            )
         else:
             taken = self.cassandra.transact(
                 f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? IF fence = ?",
-                known.fence + 1, attempt, owner, self.pipeline, known.fence, landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+                known.fence + 1,
+                attempt,
+                owner,
+                self.pipeline,
+                known.fence,
+                landed=lambda: self._is_attempt(attempt),
+            )
         found = self.newest()
         if not taken or found is None or found.attempt != attempt:
             raise self._lost()
@@ -73,13 +87,22 @@ class Replications:
         """Commit the next replication, which the manifest and its files fix; raises FenceRaised."""
         return self._moved(
             self.cassandra.transact(
-                f"UPDATE {self.table} SET replication = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?,"
+                f"UPDATE {self.table} SET replication = ?, state = ?, manifest_file = ?, manifest_sha256 "
+                "= ?, written_at = ?,"
                 " sealed_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
-                row.replication + 1, SEALED, file, sha256, written_at, self.cassandra.now(), self.pipeline, row.replication, row.fence,
+                row.replication + 1,
+                SEALED,
+                file,
+                sha256,
+                written_at,
+                self.cassandra.now(),
+                self.pipeline,
+                row.replication,
+                row.fence,
                 landed=lambda: self.current(row.fence).manifest_file == file,
             ),
             row.fence,
-        )  # fmt: skip
+        )
 
     def restamp(self, row: ReplicationRow, written_at: int) -> ReplicationRow:
         """Give a sealed replication a later write time from now on; raises FenceRaised."""
@@ -99,12 +122,17 @@ class Replications:
         """Finish a replication, SEALED → DONE; raises FenceRaised."""
         return self._moved(
             self.cassandra.transact(
-                f"UPDATE {self.table} SET state = ?, done_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
-                DONE, self.cassandra.now(), self.pipeline, row.replication, row.fence,
+                f"UPDATE {self.table} SET state = ?, done_at = ? WHERE pipeline = ? IF replication = ? "
+                "AND fence = ?",
+                DONE,
+                self.cassandra.now(),
+                self.pipeline,
+                row.replication,
+                row.fence,
                 landed=lambda: self.current(row.fence).state == DONE,
             ),
             row.fence,
-        )  # fmt: skip
+        )
 
     def current(self, fence: int) -> ReplicationRow:
         """Return the newest replication if this fence is still in force; raises FenceRaised otherwise."""
@@ -126,5 +154,6 @@ class Replications:
         row = self.newest()
         who = row.owner if row else "somebody else"
         return FenceRaised(
-            f"the replication of {self.pipeline} was taken over by {who}. This one sealed nothing; the other goes on"
+            f"the replication of {self.pipeline} was taken over by {who}. This one sealed nothing; the "
+            "other goes on"
         )

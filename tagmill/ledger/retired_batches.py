@@ -1,4 +1,6 @@
-"""The proof of runs past retention: one row per batch, so that `check` can still compare every delivered row with what was sealed."""
+"""The proof of runs past retention: one row per batch, so that `check` can still compare every delivered row
+with what was sealed.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -44,14 +46,26 @@ class Retired:
 
     def move_up_to(self, run: int) -> None:
         """Record that all runs up to this one were retired from the ledger."""
-        self.cassandra.write_many(f"INSERT INTO {self.mark} (pipeline, retired_to) VALUES (?, ?)", [(self.pipeline, run)])
+        self.cassandra.write_many(
+            f"INSERT INTO {self.mark} (pipeline, retired_to) VALUES (?, ?)", [(self.pipeline, run)]
+        )
 
     def keep(self, batches: Iterable[RetiredBatch]) -> int:
         """Write the proof of these batches and return how many; a repetition writes the same."""
         return self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, thousand, {FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (self.pipeline, b.run // RUNS_A_PARTITION, b.run, b.number, b.batch_id, b.generation, b.tag, b.rows, b.checksum)
+                (
+                    self.pipeline,
+                    b.run // RUNS_A_PARTITION,
+                    b.run,
+                    b.number,
+                    b.batch_id,
+                    b.generation,
+                    b.tag,
+                    b.rows,
+                    b.checksum,
+                )
                 for b in batches
             ),
         )
@@ -60,7 +74,9 @@ class Retired:
         """Yield all retired batches up to `last_run`, the oldest run first."""
         for thousand in range(last_run // RUNS_A_PARTITION + 1):
             for row in self.cassandra.stream(
-                f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? AND thousand = ?", self.pipeline, thousand
+                f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? AND thousand = ?",
+                self.pipeline,
+                thousand,
             ):
                 yield RetiredBatch(*row)
 
@@ -68,8 +84,10 @@ class Retired:
         """Return the retired batches of one run."""
         rows = self.cassandra.execute(
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? AND thousand = ? AND run = ?",
-            self.pipeline, run // RUNS_A_PARTITION, run,
-        )  # fmt: skip
+            self.pipeline,
+            run // RUNS_A_PARTITION,
+            run,
+        )
         return [RetiredBatch(*row) for row in rows]
 
     def forget(self, batch: RetiredBatch) -> None:

@@ -1,4 +1,6 @@
-"""The ledger: the runs of each pipeline, their batches and their owners. The module `delivered` says how far delivery has come.
+"""The ledger: the runs of each pipeline, their batches and their owners.
+
+The module `delivered` says how far delivery has come.
 
 Every move of a run or a batch says IF state = ? AND fence = ?, so a step that wakes up late changes nothing.
 """
@@ -66,7 +68,8 @@ class Ledger:
         if cassandra is None and settings.ledger_keyspace not in self.cassandra.cluster.metadata.keyspaces:
             self.cassandra.close()
             raise ConfigurationError(
-                f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not exist. Nothing was done. "
+                f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not "
+                "exist. Nothing was done. "
                 "Create it: tagmill schema apply"
             )
         self.delivered = Delivered(self.cassandra, settings.ledger_keyspace)
@@ -87,12 +90,18 @@ class Ledger:
     def run(self, pipeline: str, run: int) -> RunRow | None:
         """Return a run by its number; None: the ledger has no such run."""
         fields = ", ".join(RunRow.__dataclass_fields__)
-        rows = self._serial(f"SELECT {fields} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? LIMIT 1", pipeline, run)
+        rows = self._serial(
+            f"SELECT {fields} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? LIMIT 1", pipeline, run
+        )
         if not rows or rows[0].state is None:
             return None
         row = rows[0]._asdict()
         return RunRow(
-            **{**row, "state": RunState(row["state"]), **{k: utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}}
+            **{
+                **row,
+                "state": RunState(row["state"]),
+                **{k: utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")},
+            }
         )
 
     def open_run(self, pipeline: str) -> RunRow | None:
@@ -101,7 +110,8 @@ class Ledger:
         return newest if newest and newest.state.is_open else None
 
     def free_number(self, pipeline: str) -> int:
-        """Return the number that a run planned now will have; ask for it before reading anything else for the plan.
+        """Return the number that a run planned now will have; ask for it before reading anything else for the
+        plan.
 
         A number that was claimed and never used is free.
         """
@@ -109,14 +119,17 @@ class Ledger:
         return last + 1 if last == 0 or self.run(pipeline, last) else last
 
     def claim(self, pipeline: str, number: int) -> None:
-        """Claim a number that was free. Raises FenceRaised if a later one is taken, GuardRefused if the run before it is open.
+        """Claim a number that was free.
 
-        If two processes claim the same number, the first to create the run has it, so a run's plan never misses the run before it.
-        Tagmill finishes only the newest run, so no run may follow an open one.
+        Raises FenceRaised if a later one is taken, GuardRefused if the run before it is open.
+
+        If two processes claim the same number, the first to create the run has it, so a run's plan never
+        misses the run before it. Tagmill finishes only the newest run, so no run may follow an open one.
         """
         if (before := self.run(pipeline, number - 1)) and before.state.is_open:
             raise GuardRefused(
-                f"run {before.run} of pipeline {pipeline} is not finished ({before.state}), so no later one begins. Nothing was written; "
+                f"run {before.run} of pipeline {pipeline} is not finished ({before.state}), so no later "
+                "one begins. Nothing was written; "
                 f"first: tagmill run deliver --pipeline {pipeline}"
             )
         if number == 1:
@@ -154,59 +167,104 @@ class Ledger:
             f"INSERT INTO {self.keyspace}.runs"
             " (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
             " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-            pipeline, run, state.value, kind, attempt, owner, plan_file, plan_sha256, reason, self.cassandra.now(),
+            pipeline,
+            run,
+            state.value,
+            kind,
+            attempt,
+            owner,
+            plan_file,
+            plan_sha256,
+            reason,
+            self.cassandra.now(),
             landed=lambda: self._is_attempt(pipeline, run, attempt),
-        )  # fmt: skip
+        )
         if not created:
             raise _created_meanwhile(pipeline, run)
         return self._must(pipeline, run)
 
     def raise_fence(self, row: RunRow, owner: str) -> RunRow:
-        """Take over an open run, so that its earlier steps can no longer change anything; raises FenceRaised."""
+        """Take over an open run, so that its earlier steps can no longer change anything; raises
+        FenceRaised.
+        """
         attempt = uuid4()
         raised = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? AND run = ? IF fence = ?",
-            row.fence + 1, attempt, owner, row.pipeline, row.run, row.fence,
+            f"UPDATE {self.keyspace}.runs SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? AND "
+            "run = ? IF fence = ?",
+            row.fence + 1,
+            attempt,
+            owner,
+            row.pipeline,
+            row.run,
+            row.fence,
             landed=lambda: self._is_attempt(row.pipeline, row.run, attempt),
-        )  # fmt: skip
+        )
         if not raised:
             raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. Nothing was written"
+                f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. "
+                "Nothing was written"
             )
         return self._must(row.pipeline, row.run)
 
     def seal(self, pipeline: str, run: int, fence: int, manifest_file: str, manifest_sha256: str) -> bool:
-        """Commit a run, PLANNED → SEALED; return False if an earlier attempt of this run has sealed it. Raises FenceRaised."""
+        """Commit a run, PLANNED → SEALED; return False if an earlier attempt of this run has sealed it.
+
+        Raises FenceRaised.
+        """
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, sealed_at = ?"
+            f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, "
+            "sealed_at = ?"
             " WHERE pipeline = ? AND run = ? IF state = 'PLANNED' AND fence = ?",
-            manifest_file, manifest_sha256, self.cassandra.now(), pipeline, run, fence,
+            manifest_file,
+            manifest_sha256,
+            self.cassandra.now(),
+            pipeline,
+            run,
+            fence,
             landed=lambda: self.current(pipeline, run, fence).manifest_file == manifest_file,
-        )  # fmt: skip
+        )
         return done
 
-    def finish_run(self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = "") -> None:
-        """Finish a run, SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised, and ValueError for another move."""
+    def finish_run(
+        self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = ""
+    ) -> None:
+        """Finish a run, SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised, and ValueError for
+        another move.
+        """
         if not may_move_run(old, new):
             raise ValueError(f"a run doesn't go from {old} to {new}")
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
-            new.value, self.cassandra.now(), reason, pipeline, run, old.value, fence,
+            new.value,
+            self.cassandra.now(),
+            reason,
+            pipeline,
+            run,
+            old.value,
+            fence,
             landed=lambda: self.current(pipeline, run, fence).state == new,
-        )  # fmt: skip
+        )
         if not done:
-            raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
+            raise FenceRaised(
+                f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: "
+                "tagmill runs"
+            )
 
-    def end_run(self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str) -> None:
-        """End an open run, replacing its manifest by another one or none (''). Raises FenceRaised; ValueError for another move.
+    def end_run(
+        self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str
+    ) -> None:
+        """End an open run, replacing its manifest by another one or none ('').
+
+        Raises FenceRaised; ValueError for another move.
 
         An ABANDONED run that has a manifest is one whose holds are still to be recorded (stop_recorded).
         """
         if not may_move_run(row.state, new):
             raise ValueError(f"a run doesn't go from {row.state} to {new}")
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?, manifest_file = ?, manifest_sha256 = ?"
+            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?, manifest_file = ?, "
+            "manifest_sha256 = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
             new.value,
             self.cassandra.now(),
@@ -221,13 +279,15 @@ class Ledger:
         )
         if not done:
             raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} is no longer {row.state}. It was not ended; look: tagmill runs"
+                f"run {row.run} of pipeline {row.pipeline} is no longer {row.state}. It was not ended; "
+                "look: tagmill runs"
             )
 
     def stop_recorded(self, row: RunRow) -> None:
         """Remove the manifest from an ABANDONED run once its holds are recorded."""
         self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET manifest_file = '', manifest_sha256 = '' WHERE pipeline = ? AND run = ?"
+            f"UPDATE {self.keyspace}.runs SET manifest_file = '', manifest_sha256 = '' WHERE pipeline = "
+            "? AND run = ?"
             " IF state = 'ABANDONED' AND manifest_file = ?",
             row.pipeline,
             row.run,
@@ -241,73 +301,106 @@ class Ledger:
         Its batches keep their rows and bytes until the caller changes them with set_size.
         """
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET manifest_file = ?, manifest_sha256 = ?, plan_file = ?, plan_sha256 = ?, reason = ?"
+            f"UPDATE {self.keyspace}.runs SET manifest_file = ?, manifest_sha256 = ?, plan_file = ?, "
+            "plan_sha256 = ?, reason = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ? AND manifest_sha256 = ?",
-            new.manifest_file, new.manifest_sha256, new.plan_file, new.plan_sha256, new.reason,
-            old.pipeline, old.run, old.state.value, old.fence, old.manifest_sha256,
+            new.manifest_file,
+            new.manifest_sha256,
+            new.plan_file,
+            new.plan_sha256,
+            new.reason,
+            old.pipeline,
+            old.run,
+            old.state.value,
+            old.fence,
+            old.manifest_sha256,
             landed=lambda: self.current(old.pipeline, old.run, old.fence) == new,
-        )  # fmt: skip
+        )
         if not done:
-            raise FenceRaised(f"run {old.run} of pipeline {old.pipeline} was taken up by somebody else. It was not amended")
+            raise FenceRaised(
+                f"run {old.run} of pipeline {old.pipeline} was taken up by somebody else. It was not amended"
+            )
 
     def set_size(self, row: RunRow, number: int, rows: int, size: int) -> None:
         """Set rows and bytes of a batch to those of an amended manifest; raises FenceRaised."""
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET rows = ?, bytes = ? WHERE pipeline = ? AND run = ? AND batch_no = ? IF fence = ?",
-            rows, size, row.pipeline, row.run, number, row.fence,
+            f"UPDATE {self.keyspace}.runs SET rows = ?, bytes = ? WHERE pipeline = ? AND run = ? AND "
+            "batch_no = ? IF fence = ?",
+            rows,
+            size,
+            row.pipeline,
+            row.run,
+            number,
+            row.fence,
             landed=lambda: self.current(row.pipeline, row.run, row.fence).fence == row.fence,
-        )  # fmt: skip
+        )
         if not done:
             raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. Batch {number} was not amended"
+                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. Batch {number} "
+                "was not amended"
             )
 
     def delete_run(self, row: RunRow) -> None:
         """Delete a finished run; raises FenceRaised if another process has taken it over since it was read.
 
-        A lightweight transaction can't delete a whole partition: it deletes the run's own columns first, then the batches follow.
+        A lightweight transaction can't delete a whole partition: it deletes the run's own columns first, then
+        the batches follow.
         """
         columns = ", ".join(name for name in RunRow.__dataclass_fields__ if name not in ("pipeline", "run"))
         done = self.cassandra.transact(
-            f"DELETE {columns} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
-            row.pipeline, row.run, row.state.value, row.fence,
+            f"DELETE {columns} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? IF state = ? AND "
+            "fence = ?",
+            row.pipeline,
+            row.run,
+            row.state.value,
+            row.fence,
             landed=lambda: self.run(row.pipeline, row.run) is None,
-        )  # fmt: skip
+        )
         if not done:
-            raise FenceRaised(f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. It was not removed")
+            raise FenceRaised(
+                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. It was not removed"
+            )
         self.delete_batches(row.pipeline, row.run)
 
     def delete_batches(self, pipeline: str, run: int) -> None:
         """Delete the batches that are left of a deleted run."""
-        self.cassandra.write_many(f"DELETE FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", [(pipeline, run)])
+        self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", [(pipeline, run)]
+        )
 
     def current(self, pipeline: str, run: int, fence: int) -> RunRow:
         """Return the run if this fence is still in force; raises FenceRaised otherwise."""
         row = self._must(pipeline, run)
         if row.fence != fence:
             raise FenceRaised(
-                f"run {run} of pipeline {pipeline} was taken over by {row.owner} (fence {row.fence}, this step has {fence}). "
+                f"run {run} of pipeline {pipeline} was taken over by {row.owner} (fence {row.fence}, "
+                f"this step has {fence}). "
                 "This step changed nothing; the run goes on without it"
             )
         return row
 
     # -- batches
 
-    def add_batches(self, pipeline: str, run: int, batches: Iterable[tuple[int, UUID, str, int, int]]) -> None:
-        """Write the batches (batch, batch_id, tag, rows, bytes) of a sealed run as NEW, so that a repetition undoes no move.
+    def add_batches(
+        self, pipeline: str, run: int, batches: Iterable[tuple[int, UUID, str, int, int]]
+    ) -> None:
+        """Write the batches (batch, batch_id, tag, rows, bytes) of a sealed run as NEW, so that a repetition
+        undoes no move.
 
-        USING TIMESTAMP 1 makes every move outrank these writes. Where another program has deleted rows of the run, only a conditional
-        write is later than that deletion.
+        USING TIMESTAMP 1 makes every move outrank these writes. Where another program has deleted rows of the
+        run, only a conditional write is later than that deletion.
         """
         wanted = {number: columns for number, *columns in batches}
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.runs (batch_id, tag, rows, bytes, pipeline, run, batch_no, batch_state, generation)"
+            f"INSERT INTO {self.keyspace}.runs (batch_id, tag, rows, bytes, pipeline, run, batch_no, "
+            "batch_state, generation)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, 'NEW', 1) USING TIMESTAMP 1",
             ((*columns, pipeline, run, number) for number, columns in wanted.items()),
         )
         for number in wanted.keys() - {batch.number for batch in self.batches(pipeline, run)}:
             self.cassandra.transact(
-                f"UPDATE {self.keyspace}.runs SET batch_id = ?, tag = ?, rows = ?, bytes = ?, batch_state = 'NEW', generation = 1"
+                f"UPDATE {self.keyspace}.runs SET batch_id = ?, tag = ?, rows = ?, bytes = ?, "
+                "batch_state = 'NEW', generation = 1"
                 " WHERE pipeline = ? AND run = ? AND batch_no = ? IF state = 'SEALED' AND batch_state = null",
                 *wanted[number],
                 pipeline,
@@ -320,18 +413,37 @@ class Ledger:
         """Return the batches of a run, in the order of their numbers."""
         rows = self._serial(
             "SELECT batch_no, batch_id, batch_state, generation, tag, rows, bytes, verified_at"
-            f" FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", pipeline, run,
-        )  # fmt: skip
+            f" FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?",
+            pipeline,
+            run,
+        )
         return [
-            BatchRow(r.batch_no, r.batch_id, BatchState(r.batch_state), r.generation, r.tag, r.rows, r.bytes, utc(r.verified_at))
+            BatchRow(
+                r.batch_no,
+                r.batch_id,
+                BatchState(r.batch_state),
+                r.generation,
+                r.tag,
+                r.rows,
+                r.bytes,
+                utc(r.verified_at),
+            )
             for r in rows
             if r.batch_no is not None
         ]
 
     def move_batch(
-        self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None
+        self,
+        pipeline: str,
+        run: int,
+        fence: int,
+        batch: BatchRow,
+        new: BatchState,
+        generation: int | None = None,
     ) -> None:
-        """Move a batch to its next state under this fence; raises FenceRaised, and ValueError for a move that is not allowed."""
+        """Move a batch to its next state under this fence; raises FenceRaised, and ValueError for a move that
+        is not allowed.
+        """
         if not may_move_batch(batch.state, new):
             raise ValueError(f"a batch doesn't go from {batch.state} to {new}")
 
@@ -344,44 +456,66 @@ class Ledger:
             f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ?"
             " WHERE pipeline = ? AND run = ? AND batch_no = ?"
             " IF batch_state = ? AND generation = ? AND fence = ?",
-            new.value, generation or batch.generation, self.cassandra.now(), pipeline, run, batch.number,
-            batch.state.value, batch.generation, fence,
+            new.value,
+            generation or batch.generation,
+            self.cassandra.now(),
+            pipeline,
+            run,
+            batch.number,
+            batch.state.value,
+            batch.generation,
+            fence,
             landed=landed,
-        )  # fmt: skip
+        )
         if not done:
             raise FenceRaised(
-                f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. Nothing was changed"
+                f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. "
+                "Nothing was changed"
             )
 
     # -- what people did
 
-    def add_intervention(self, pipeline: str, run: int, *, owner: str, who: str, action: str, why: str) -> None:
-        """Claim the free number `run` for a closed run without batches, and record under it what a person did."""
+    def add_intervention(
+        self, pipeline: str, run: int, *, owner: str, who: str, action: str, why: str
+    ) -> None:
+        """Claim the free number `run` for a closed run without batches, and record under it what a person
+        did.
+        """
         self.claim(pipeline, run)
-        self.create_run(pipeline, run, kind="intervention", state=RunState.CLOSED, owner=owner, reason=f"{who}: {why}")
+        self.create_run(
+            pipeline, run, kind="intervention", state=RunState.CLOSED, owner=owner, reason=f"{who}: {why}"
+        )
         self.record_intervention(pipeline, run, who, action, why)
 
     def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
         """Write to the ledger who did what under a run, and why."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, "
+            "?, ?, ?, ?, ?)",
             [(pipeline, run, who, self.cassandra.now(), what, why)],
         )
 
     def interventions(self, pipeline: str, limit: int = 100) -> list[Any]:
         """Return up to `limit` interventions of a pipeline, the newest first."""
-        return self.cassandra.execute(f"SELECT * FROM {self.keyspace}.interventions WHERE pipeline = ? LIMIT ?", pipeline, limit)
+        return self.cassandra.execute(
+            f"SELECT * FROM {self.keyspace}.interventions WHERE pipeline = ? LIMIT ?", pipeline, limit
+        )
 
     def amend_interventions(self, pipeline: str, amended: Callable[[str], str]) -> int:
-        """Rewrite the texts of interventions that `amended` changes; return how many interventions changed."""
+        """Rewrite the texts of interventions that `amended` changes; return how many interventions
+        changed.
+        """
         table = f"{self.keyspace}.interventions"
         rows = self.cassandra.stream(f"SELECT run, what, why FROM {table} WHERE pipeline = ?", pipeline)
         changed = [
             (what, why, pipeline, row.run)
             for row in rows
-            if (what := amended(row.what or ""), why := amended(row.why or "")) != (row.what or "", row.why or "")
+            if (what := amended(row.what or ""), why := amended(row.why or ""))
+            != (row.what or "", row.why or "")
         ]
-        return self.cassandra.write_many(f"UPDATE {table} SET what = ?, why = ? WHERE pipeline = ? AND run = ?", changed)
+        return self.cassandra.write_many(
+            f"UPDATE {table} SET what = ?, why = ? WHERE pipeline = ? AND run = ?", changed
+        )
 
     def _serial(self, cql: str, *values: Any) -> list[Any]:
         return self.cassandra.execute(cql, *values, consistency=SERIAL)
@@ -389,7 +523,10 @@ class Ledger:
     def _must(self, pipeline: str, run: int) -> RunRow:
         row = self.run(pipeline, run)
         if row is None:
-            raise FenceRaised(f"run {run} of pipeline {pipeline} is not in the ledger. Look: tagmill runs --pipeline {pipeline}")
+            raise FenceRaised(
+                f"run {run} of pipeline {pipeline} is not in the ledger. Look: tagmill runs --pipeline "
+                f"{pipeline}"
+            )
         return row
 
     def _is_attempt(self, pipeline: str, run: int, attempt: UUID) -> bool:
@@ -398,4 +535,6 @@ class Ledger:
 
 
 def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:
-    return FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
+    return FenceRaised(
+        f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written"
+    )

@@ -1,4 +1,7 @@
-"""Apply the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse. Idempotent."""
+"""Apply the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse.
+
+Idempotent.
+"""
 
 import json
 import re
@@ -21,7 +24,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "schema"
 
 
 def apply(settings: Settings) -> list[str]:
-    """Create what is missing in Cassandra and ClickHouse; return the names of what exists now, and warnings about TTLs."""
+    """Create what is missing in Cassandra and ClickHouse; return the names of what exists now, and warnings
+    about TTLs.
+    """
     done = []
     with Cassandra(settings.cassandra) as cassandra:
         values = {
@@ -51,8 +56,14 @@ def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSe
 
     If no view groups by time yet, first note the events that are under two offsets.
     """
-    values, two_offsets = _destination_values(settings, pipeline), TwoOffsets(clickhouse, pipeline.destination)
-    query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {view:String}"
+    values, two_offsets = (
+        _destination_values(settings, pipeline),
+        TwoOffsets(clickhouse, pipeline.destination),
+    )
+    query = (
+        "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = "
+        "{view:String}"
+    )
     of_view = {"database": settings.clickhouse.database, "view": f"{pipeline.destination}_events"}
     if not any(two_offsets.name in text for (text,) in clickhouse.rows(query, of_view)):
         two_offsets.find_all()
@@ -67,36 +78,50 @@ def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
     """
     for name, pipeline in settings.pipelines.items():
         if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
-            JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(name, pipeline.view)
+            JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(
+                name, pipeline.view
+            )
             made = journal_tables(pipeline.journal)
             for table in (pipeline.view_table, *WRITERS_TABLES):
                 cassandra.execute(made[table])
-            yield f"cassandra tables {', '.join((pipeline.view_table, *WRITERS_TABLES))} in {pipeline.keyspace}"
+            yield (
+                f"cassandra tables {', '.join((pipeline.view_table, *WRITERS_TABLES))} in {pipeline.keyspace}"
+            )
 
 
 def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:
-    """Create the tables of a Pekko journal as the plugin (1.1) does, for a demo or a test; an application creates its own."""
+    """Create the tables of a Pekko journal as the plugin (1.1) does, for a demo or a test; an application
+    creates its own.
+    """
     tables = JournalTables(keyspace)
-    options = json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'")
+    options = json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace(
+        '"', "'"
+    )
     for statement in statements("journal", _journal_values(tables) | {"replication": options}):
         cassandra.execute(statement)
 
 
 def journal_tables(journal: JournalTables) -> dict[str, str]:
     """Return the statement that creates each of a journal's tables, by the table's name in that journal."""
-    created = dict.fromkeys((journal.view, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES), "")
+    created = dict.fromkeys(
+        (journal.view, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES), ""
+    )
     for statement in statements("journal", _journal_values(journal) | {"replication": "{}"}):
         created |= {table: statement for table in created if f" {journal.cql(table)} (" in statement}
     return created
 
 
 def _journal_values(journal: JournalTables) -> dict[str, str]:
-    chosen = {name: identifiers.cql(getattr(journal, name)) for name in ("view", "messages", "metadata", "all_persistence_ids")}
+    chosen = {
+        name: identifiers.cql(getattr(journal, name))
+        for name in ("view", "messages", "metadata", "all_persistence_ids")
+    }
     return {"keyspace": identifiers.cql(journal.keyspace), **chosen}
 
 
 def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
-    """Yield the statements of a folder's files in the order of their numbers, with values filled in and comments left out.
+    """Yield the statements of a folder's files in the order of their numbers, with values filled in and
+    comments left out.
 
     Raises ConfigurationError: the files are missing.
     """
@@ -105,7 +130,11 @@ def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
         raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; run from a checkout")
     for file in files:
         text = re.sub(r"^\s*--.*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        yield from (Template(part).substitute(values).strip() for part in re.split(r";\s*\n", text + "\n") if part.strip())
+        yield from (
+            Template(part).substitute(values).strip()
+            for part in re.split(r";\s*\n", text + "\n")
+            if part.strip()
+        )
 
 
 def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""The run of each batch in a destination, kept in a table next to it, so that ClickHouse can be compared with a ledger."""
+"""The run of each batch in a destination, kept in a table next to it, so that ClickHouse can be compared with
+a ledger.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,10 +49,16 @@ class DestinationBatches:
         return bool(self.clickhouse.columns_of(self.table))
 
     def note(self, run: int, batches: Sequence[Noted]) -> None:
-        """Write the batches of a run, before the first of them is sent; those that are noted already stay unchanged."""
+        """Write the batches of a run, before the first of them is sent; those that are noted already stay
+        unchanged.
+        """
         query = f"SELECT `batch_id` FROM {identifiers.sql(self.table)} WHERE `run` = {{run:UInt64}}"
         known = {UUID(str(row[0])) for row in self.clickhouse.rows(query, {"run": run})}
-        rows = [(run, one.number, UUID(one.batch_id), one.tag) for one in batches if UUID(one.batch_id) not in known]
+        rows = [
+            (run, one.number, UUID(one.batch_id), one.tag)
+            for one in batches
+            if UUID(one.batch_id) not in known
+        ]
         if rows:
             self.clickhouse.insert_rows(self.table, COLUMNS, rows)
 

@@ -1,4 +1,6 @@
-"""Items that were set apart so that a topic's pipeline goes on: records, columns, ids, and the batches of runs that were given up."""
+"""Items that were set apart so that a topic's pipeline goes on: records, columns, ids, and the batches of
+runs that were given up.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -9,9 +11,11 @@ from tagmill.domain import identifiers
 
 
 class Kind(StrEnum):
-    """The kind of an item: a record's topic/partition/offset, a column's name, a batch's id, an id of a Kafka Journal.
+    """The kind of an item: a record's topic/partition/offset, a column's name, a batch's id, an id of a Kafka
+    Journal.
 
-    SINCE: an id that is or was set apart, with the places from which on its events were left out (Since as JSON, in place of a reason).
+    SINCE: an id that is or was set apart, with the places from which on its events were left out (Since as
+    JSON, in place of a reason).
     """
 
     RECORD = "record"
@@ -38,12 +42,14 @@ class SetApart:
     def add(self, kind: Kind, items: Iterable[str], run: int, who: str, why: str) -> None:
         """Set items apart; a repetition replaces run, person, time and reason."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, kind, item, run, who, at, why) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self.table} (pipeline, kind, item, run, who, at, why) VALUES (?, ?, ?, ?, ?, "
+            "?, ?)",
             ((self.pipeline, kind.value, item, run, who, datetime.now(UTC), why) for item in items),
         )
 
     def remove(self, kind: Kind, item: str) -> None:
         """Delete an item from the record, so that it is no longer set apart."""
         self.cassandra.write_many(
-            f"DELETE FROM {self.table} WHERE pipeline = ? AND kind = ? AND item = ?", [(self.pipeline, kind.value, item)]
+            f"DELETE FROM {self.table} WHERE pipeline = ? AND kind = ? AND item = ?",
+            [(self.pipeline, kind.value, item)],
         )

@@ -1,4 +1,6 @@
-"""The topics that a pipeline reads, by the ids that Kafka gave them: a topic that is created again has another id under its name."""
+"""The topics that a pipeline reads, by the ids that Kafka gave them: a topic that is created again has
+another id under its name.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -19,7 +21,9 @@ class TopicIds:
 
     def read(self) -> dict[str, str]:
         """Return the id that each topic had when it was read last."""
-        rows = self.cassandra.stream(f"SELECT topic, topic_id FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        rows = self.cassandra.stream(
+            f"SELECT topic, topic_id FROM {self.table} WHERE pipeline = ?", self.pipeline
+        )
         return {row.topic: row.topic_id for row in rows}
 
     def write(self, ids: Mapping[str, str]) -> None:
@@ -41,7 +45,8 @@ def same_topics(
     go_on: str,
     ways_on: str = OWN_TABLES,
 ) -> list[str]:
-    """Record the ids of these places' topics, and return a warning for each topic that was read and was created again since.
+    """Record the ids of these places' topics, and return a warning for each topic that was read and was
+    created again since.
 
     Args:
         kafka: the cluster.
@@ -53,20 +58,24 @@ def same_topics(
         go_on: the command that accepts it.
         ways_on: what else the operator can do.
 
-    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is not set.
+    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is
+    not set.
     """
     now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
     warnings = list(recreated_topics(now, before, read_to).values())
     if warnings and not accept_lost:
         raise GuardRefused(
-            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was left, without the records before "
+            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was "
+            "left, without the records before "
             f"that: {go_on}"
         )
     known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
     return warnings
 
 
-def recreated_topics(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
+def recreated_topics(
+    now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]
+) -> dict[str, str]:
     """Return a text for each topic that was read and is another one under the same name by now.
 
     Args:

@@ -1,7 +1,8 @@
 """Events that a destination has under two offsets, kept in a table next to it.
 
-The view that shows each event once groups by `event_time`, since all tags of an event share its offset; so a filter on it prunes. Damaged
-data may have one event under two offsets: the view shows the events noted here once, with the earlier time.
+The view that shows each event once groups by `event_time`, since all tags of an event share its offset; so a
+filter on it prunes. Damaged data may have one event under two offsets: the view shows the events noted here
+once, with the earlier time.
 """
 
 from datetime import timedelta
@@ -14,7 +15,8 @@ from tagmill.ledger.batch_times import Times
 # Two offsets of one event that lie further apart than this are not searched for.
 APART = timedelta(days=7)
 _KEY = "`persistence_id`, `sequence_nr`"
-# Settings of the search, which groups up to a month of rows: it spills to disk above 1 GB and uses few threads.
+# Settings of the search, which groups up to a month of rows: it spills to disk above 1 GB and uses few
+# threads.
 _SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_threads": 2}
 
 
@@ -31,16 +33,24 @@ class TwoOffsets:
         return bool(self.clickhouse.columns_of(self.name))
 
     def note(self, batch_id: str, times: Times) -> None:
-        """Note the events of a batch that the destination also has under another time; a repetition adds nothing."""
+        """Note the events of a batch that the destination also has under another time; a repetition adds
+        nothing.
+        """
         first, last = times.first_ms * TICKS_PER_MILLISECOND, (times.last_ms + 1) * TICKS_PER_MILLISECOND
         within = _within("first", "last")
-        of_batch = f"SELECT {_KEY} FROM {identifiers.sql(self.destination)} WHERE `batch_id` = {{batch:UUID}} AND {within}"
+        of_batch = (
+            f"SELECT {_KEY} FROM {identifiers.sql(self.destination)} WHERE `batch_id` = "
+            f"{{batch:UUID}} AND {within}"
+        )
         self._add(f"({_KEY}) IN ({of_batch})", first, last, {"batch": batch_id})
 
     def find_all(self) -> None:
         """Note all events of the destination that it has under two times, a month at a time."""
         ticks = "intDiv(toUnixTimestamp64Nano(CAST({}(`event_time`) AS DateTime64(9, 'UTC'))), 100)"
-        query = f"SELECT count(), {ticks.format('min')}, {ticks.format('max')} FROM {identifiers.sql(self.destination)}"
+        query = (
+            f"SELECT count(), {ticks.format('min')}, {ticks.format('max')} FROM "
+            f"{identifiers.sql(self.destination)}"
+        )
         ((rows, begin, last),) = self.clickhouse.rows(query)
         month = 30 * 86_400 * TICKS_PER_SECOND
         while rows and begin <= last:
@@ -52,7 +62,8 @@ class TwoOffsets:
         settings = ", ".join(f"{name} = {value}" for name, value in _SEARCH.items())
         self.clickhouse.command(
             f"INSERT INTO {self.table} ({_KEY}) SELECT {_KEY} FROM {identifiers.sql(self.destination)} "
-            f"WHERE {_within('low', 'high')} AND {condition} AND ({_KEY}) NOT IN (SELECT {_KEY} FROM {self.table}) "
+            f"WHERE {_within('low', 'high')} AND {condition} AND ({_KEY}) NOT IN (SELECT {_KEY} FROM "
+            f"{self.table}) "
             f"GROUP BY {_KEY} HAVING min(`event_time`) != max(`event_time`) SETTINGS {settings}",
             {**values, "first": first, "last": last, "low": first - apart, "high": last + apart},
         )

@@ -1,7 +1,8 @@
-"""The state of the builds of tag views: one row per journal in view_builds, moved by lightweight transactions.
+"""The state of the builds of tag views: one row per journal in view_builds, moved by lightweight
+transactions.
 
-A build is SEALED when its events and numbers are fixed as files, DONE when all of them are in Cassandra. Every move says
-IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
+A build is SEALED when its events and numbers are fixed as files, DONE when all of them are in Cassandra.
+Every move says IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,8 @@ class BuildState(StrEnum):
 class BuildRow:
     """The newest build of a journal.
 
-    `build` is 0 before the first one, `written_at` is in microseconds, `built_to` in ticks (None before the first build).
+    `build` is 0 before the first one, `written_at` is in microseconds, `built_to` in ticks (None before the
+    first build).
     """
 
     journal: str
@@ -66,7 +68,9 @@ class Builds:
 
     def newest(self) -> BuildRow | None:
         """Return the newest build; None: the journal was never built."""
-        rows = self.cassandra.execute(f"SELECT {FIELDS} FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
+        rows = self.cassandra.execute(
+            f"SELECT {FIELDS} FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL
+        )
         if not rows or rows[0].state is None:
             return None
         return BuildRow(**{**rows[0]._asdict(), "state": BuildState(rows[0].state)})
@@ -80,22 +84,35 @@ class Builds:
         attempt, known = uuid4(), self.newest()
         if known is None:
             taken = self.cassandra.transact(
-                f"INSERT INTO {self.table} (journal, build, state, fence, attempt, owner, bucket_size, written_at)"
+                f"INSERT INTO {self.table} (journal, build, state, fence, attempt, owner, bucket_size, "
+                "written_at)"
                 " VALUES (?, 0, ?, 1, ?, ?, ?, 0) IF NOT EXISTS",
-                self.journal, BuildState.DONE.value, attempt, owner, bucket_size,
+                self.journal,
+                BuildState.DONE.value,
+                attempt,
+                owner,
+                bucket_size,
                 landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+            )
         elif known.build and known.bucket_size != bucket_size:
             raise ConfigurationError(
-                f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the pipeline says "
-                f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes would be lost to readers)"
+                f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the "
+                "pipeline says "
+                f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes "
+                "would be lost to readers)"
             )
         else:
             taken = self.cassandra.transact(
-                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ?, bucket_size = ? WHERE journal = ? IF fence = ?",
-                known.fence + 1, attempt, owner, bucket_size, self.journal, known.fence,
+                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ?, bucket_size = ? WHERE "
+                "journal = ? IF fence = ?",
+                known.fence + 1,
+                attempt,
+                owner,
+                bucket_size,
+                self.journal,
+                known.fence,
                 landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+            )
         found = self.newest()
         if not taken or found is None or found.attempt != attempt:
             raise self._lost()
@@ -103,19 +120,33 @@ class Builds:
         return found
 
     def untouched(self) -> str:
-        """Return a sentence that says what a failure at this moment leaves behind, for the error's message."""
+        """Return a sentence that says what a failure at this moment leaves behind, for the error's
+        message.
+        """
         if not self.sealed:
             return "Nothing was sealed"
-        return f"Build {self.sealed} of journal {self.journal} is sealed and perhaps half written; the next one finishes it"
+        return (
+            f"Build {self.sealed} of journal {self.journal} is sealed and perhaps half written; the "
+            "next one finishes it"
+        )
 
     def seal(self, row: BuildRow, file: str, sha256: str, written_at: int) -> BuildRow:
         """Commit the next build, which the manifest and its files fix; raises FenceRaised."""
         done = self.cassandra.transact(
-            f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?, sealed_at = ?"
+            f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, "
+            "written_at = ?, sealed_at = ?"
             " WHERE journal = ? IF build = ? AND fence = ?",
-            row.build + 1, BuildState.SEALED.value, file, sha256, written_at, self.cassandra.now(), self.journal, row.build, row.fence,
+            row.build + 1,
+            BuildState.SEALED.value,
+            file,
+            sha256,
+            written_at,
+            self.cassandra.now(),
+            self.journal,
+            row.build,
+            row.fence,
             landed=lambda: self.current(row.fence).manifest_file == file,
-        )  # fmt: skip
+        )
         if not done:
             raise self._lost()
         self.sealed = row.build + 1
@@ -127,16 +158,24 @@ class Builds:
         `built_to` is in ticks; 0: nothing was ever built.
         """
         done = self.cassandra.transact(
-            f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = ? AND fence = ?",
-            BuildState.DONE.value, self._built_to(row, built_to) or None, self.cassandra.now(), self.journal, row.build, row.fence,
+            f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = "
+            "? AND fence = ?",
+            BuildState.DONE.value,
+            self._built_to(row, built_to) or None,
+            self.cassandra.now(),
+            self.journal,
+            row.build,
+            row.fence,
             landed=lambda: self.current(row.fence).state == BuildState.DONE,
-        )  # fmt: skip
+        )
         if not done:
             raise self._lost()
         self.sealed = 0
 
     def _built_to(self, row: BuildRow, built_to: int) -> int:
-        """Return how far the view is built (ticks); it goes back only if a wrong clock has put it into the future."""
+        """Return how far the view is built (ticks); it goes back only if a wrong clock has put it into the
+        future.
+        """
         known = row.built_to or 0
         return built_to if known > from_datetime(self.cassandra.now()) else max(built_to, known)
 
@@ -144,9 +183,12 @@ class Builds:
         """Record that builds write to a view with buckets of another size from now on; raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET bucket_size = ? WHERE journal = ? IF build = ? AND fence = ?",
-            bucket_size, self.journal, row.build, row.fence,
+            bucket_size,
+            self.journal,
+            row.build,
+            row.fence,
             landed=lambda: self.current(row.fence).bucket_size == bucket_size,
-        )  # fmt: skip
+        )
         if not done:
             raise self._lost()
 
@@ -161,8 +203,9 @@ class Builds:
         """Return the sequence_nr up to which builds have numbered a persistence_id, 0 if none has."""
         rows = self.cassandra.execute(
             f"SELECT sequence_nr FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?",
-            self.journal, persistence_id,
-        )  # fmt: skip
+            self.journal,
+            persistence_id,
+        )
         return int(rows[0].sequence_nr or 0) if rows else 0
 
     def forget(self, persistence_ids: Iterable[str], written_at: int) -> None:
@@ -171,14 +214,17 @@ class Builds:
         `written_at` (microseconds) must not be earlier than anything that a build has written so far.
         """
         self.cassandra.write_many(
-            f"DELETE FROM {self.ledger}.view_progress USING TIMESTAMP ? WHERE journal = ? AND persistence_id = ?",
+            f"DELETE FROM {self.ledger}.view_progress USING TIMESTAMP ? WHERE journal = ? AND "
+            "persistence_id = ?",
             ((written_at, self.journal, one) for one in persistence_ids),
         )
 
     # -- rows that come late
 
     def add_late(self, build: int, earliest: dict[str, int]) -> None:
-        """Record for each tag the earliest tick of a build's late rows, those at or before the end of the previous build."""
+        """Record for each tag the earliest tick of a build's late rows, those at or before the end of the
+        previous build.
+        """
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_late (journal, tag, build, from_ticks) VALUES (?, ?, ?, ?)",
             ((self.journal, tag, build, ticks) for tag, ticks in earliest.items()),
@@ -198,19 +244,31 @@ class Builds:
         return found
 
     def _seen(self, pipeline: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return by tag the newest build whose late rows a delivery has read, and by tag the tick from which it read only a part."""
-        seen = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
-        left = self.cassandra.execute(f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline)
-        return {row.tag: row.build for row in seen}, {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
+        """Return by tag the newest build whose late rows a delivery has read, and by tag the tick from which
+        it read only a part.
+        """
+        seen = self.cassandra.execute(
+            f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline
+        )
+        left = self.cassandra.execute(
+            f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline
+        )
+        return {row.tag: row.build for row in seen}, {
+            row.tag: row.from_ticks for row in left if row.from_ticks is not None
+        }
 
-    def has_seen(self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]) -> None:
+    def has_seen(
+        self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]
+    ) -> None:
         """Record that a closed run has read the late rows of all builds up to `build`.
 
-        Of a tag in `left` it has read only those before the tick there. Raises ForeignWriteTime: the record does not read back as written.
+        Of a tag in `left` it has read only those before the tick there. Raises ForeignWriteTime: the record
+        does not read back as written.
         """
         written = self.write_times.of(pipeline, run)
         self.cassandra.write_many(
-            f"INSERT INTO {self.ledger}.view_left (pipeline, tag, from_ticks) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            f"INSERT INTO {self.ledger}.view_left (pipeline, tag, from_ticks) VALUES (?, ?, ?) USING "
+            "TIMESTAMP ?",
             ((pipeline, tag, left.get(tag), written) for tag in tags),
         )
         self.cassandra.write_many(
@@ -230,5 +288,6 @@ class Builds:
         row: Any = self.newest()
         who = row.owner if row else "somebody else"
         return FenceRaised(
-            f"the build of journal {self.journal} was taken over by {who}. This one numbered nothing; the other one goes on"
+            f"the build of journal {self.journal} was taken over by {who}. This one numbered nothing; "
+            "the other one goes on"
         )

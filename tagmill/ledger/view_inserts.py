@@ -12,7 +12,10 @@ TABLE = "view_inserts"
 
 
 class Outcome(StrEnum):
-    """BEGUN: no answer came. DONE: ClickHouse confirmed it, so the views have the rows. FAILED: the answer was an error."""
+    """BEGUN: no answer came.
+
+    DONE: ClickHouse confirmed it, so the views have the rows. FAILED: the answer was an error.
+    """
 
     BEGUN = "begun"
     DONE = "done"
@@ -21,7 +24,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ViewInsert:
-    """The last insert of a batch's generation: the views that depended on the table, the error, and who accepted it."""
+    """The last insert of a batch's generation: the views that depended on the table, the error, and who
+    accepted it.
+    """
 
     outcome: Outcome
     views: str
@@ -45,14 +50,27 @@ class ViewInserts:
     def note(self, batch: BatchRow, outcome: Outcome, views: str, error: str = "") -> None:
         """Write what is known of the insert of a batch's generation."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, run, batch_no, generation, outcome, views, error, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(self.pipeline, self.run, batch.number, batch.generation, outcome.value, views, error, datetime.now(UTC))],
+            f"INSERT INTO {self.table} (pipeline, run, batch_no, generation, outcome, views, error, at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    self.pipeline,
+                    self.run,
+                    batch.number,
+                    batch.generation,
+                    outcome.value,
+                    views,
+                    error,
+                    datetime.now(UTC),
+                )
+            ],
         )
 
     def accept(self, batch: BatchRow, who: str, why: str) -> None:
         """Write that a person has seen to the views."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (pipeline, run, batch_no, generation, accepted_by, accepted_why) VALUES (?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {self.table} (pipeline, run, batch_no, generation, accepted_by, accepted_why) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
             [(self.pipeline, self.run, batch.number, batch.generation, who, why)],
         )
 
@@ -69,7 +87,9 @@ class ViewInserts:
         if not rows:
             return None
         row = rows[0]
-        return ViewInsert(Outcome(row.outcome or Outcome.BEGUN), row.views or "", row.error or "", row.accepted_by)
+        return ViewInsert(
+            Outcome(row.outcome or Outcome.BEGUN), row.views or "", row.error or "", row.accepted_by
+        )
 
     def forget(self, batch: BatchRow) -> None:
         """Remove what is known of a batch that is verified."""

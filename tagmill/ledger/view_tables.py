@@ -1,7 +1,9 @@
-"""Which table holds a journal's tag views after a rebucket (a copy with another bucket size), and which table is being filled.
+"""Which table holds a journal's tag views after a rebucket (a copy with another bucket size), and which table
+is being filled.
 
-The static columns are moved by lightweight transactions that say IF fence = ?, so a copier that wakes up late switches nothing.
-A journal that was never rebucketed has no row: then the configuration alone says what its view is.
+The static columns are moved by lightweight transactions that say IF fence = ?, so a copier that wakes up late
+switches nothing. A journal that was never rebucketed has no row: then the configuration alone says what its
+view is.
 """
 
 from dataclasses import dataclass
@@ -30,7 +32,9 @@ class ViewTable:
 
     @property
     def was_in_force(self) -> bool:
-        """Whether the journal's view was ever in this table: then the ledger knows partitions under its name."""
+        """Whether the journal's view was ever in this table: then the ledger knows partitions under its
+        name.
+        """
         return self.source is None or self.switched_at is not None
 
 
@@ -68,7 +72,9 @@ class JournalViews:
 
     def standing(self) -> Standing | None:
         """Return the state of the journal's views; None: the journal was never rebucketed."""
-        rows = self.cassandra.execute(f"SELECT * FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
+        rows = self.cassandra.execute(
+            f"SELECT * FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL
+        )
         if not rows or rows[0].fence is None:
             return None
         tables = {
@@ -89,14 +95,19 @@ class JournalViews:
             return
         now, size = standing.view.table, standing.view.size.value
         raise ConfigurationError(
-            f"pipelines.{pipeline}: journal {self.journal} has its tag views in {standing.view}, the configuration says {view}. "
+            f"pipelines.{pipeline}: journal {self.journal} has its tag views in {standing.view}, the "
+            f"configuration says {view}. "
             f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"'
         )
 
     def earlier(self, view: View) -> list[View]:
-        """Return the views of the journal in other tables than that of `view`: earlier ones, and one that is being filled."""
+        """Return the views of the journal in other tables than that of `view`: earlier ones, and one that
+        is being filled.
+        """
         standing = self.standing()
-        return [one.view for one in standing.tables.values() if one.view.table != view.table] if standing else []
+        return (
+            [one.view for one in standing.tables.values() if one.view.table != view.table] if standing else []
+        )
 
     # -- a rebucket
 
@@ -105,17 +116,28 @@ class JournalViews:
         self.cassandra.check_clocks()
         attempt, known = uuid4(), self.standing()
         if known is None:
-            # The table's row has no effect before the transaction, so a kill between them leaves a journal that was never rebucketed.
+            # The table's row has no effect before the transaction, so a kill between them leaves a journal
+            # that was never rebucketed.
             self._note(view, None)
             taken = self.cassandra.transact(
-                f"INSERT INTO {self.table} (journal, fence, attempt, owner, current) VALUES (?, 1, ?, ?, ?) IF NOT EXISTS",
-                self.journal, attempt, owner, view.table, landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+                f"INSERT INTO {self.table} (journal, fence, attempt, owner, current) VALUES (?, 1, ?, ?, "
+                "?) IF NOT EXISTS",
+                self.journal,
+                attempt,
+                owner,
+                view.table,
+                landed=lambda: self._is_attempt(attempt),
+            )
         else:
             taken = self.cassandra.transact(
                 f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE journal = ? IF fence = ?",
-                known.fence + 1, attempt, owner, self.journal, known.fence, landed=lambda: self._is_attempt(attempt),
-            )  # fmt: skip
+                known.fence + 1,
+                attempt,
+                owner,
+                self.journal,
+                known.fence,
+                landed=lambda: self._is_attempt(attempt),
+            )
         found = self.standing()
         if not taken or found is None or found.attempt != attempt:
             raise self._lost()
@@ -127,7 +149,12 @@ class JournalViews:
         If the view was in a table of this name before, the record keeps that.
         """
         now, known = self.cassandra.now(), standing.tables.get(target.table)
-        self._note(target, standing.current, now, (known.switched_at or now) if known and known.was_in_force else None)
+        self._note(
+            target,
+            standing.current,
+            now,
+            (known.switched_at or now) if known and known.was_in_force else None,
+        )
         return self._move(standing, standing.current, target.table)
 
     def switch(self, standing: Standing) -> Standing:
@@ -140,14 +167,17 @@ class JournalViews:
         return self._move(standing, standing.copying, None)
 
     def give_up(self, standing: Standing) -> Standing:
-        """Record that the table being filled was given up, so that none is being filled; raises FenceRaised."""
+        """Record that the table being filled was given up, so that none is being filled; raises
+        FenceRaised.
+        """
         assert standing.copying is not None  # noqa: S101 - begun
         given_up, moved = standing.tables[standing.copying], self._move(standing, standing.current, None)
         if given_up.was_in_force:
             self.dropped(given_up.view.table)
         else:
             self.cassandra.write_many(
-                f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?", [(self.journal, given_up.view.table)]
+                f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?",
+                [(self.journal, given_up.view.table)],
             )
         return moved
 
@@ -159,22 +189,38 @@ class JournalViews:
         )
 
     def _note(
-        self, view: View, source: str | None, begun_at: datetime | None = None, switched_at: datetime | None = None
+        self,
+        view: View,
+        source: str | None,
+        begun_at: datetime | None = None,
+        switched_at: datetime | None = None,
     ) -> None:
         self.cassandra.write_many(
-            f"INSERT INTO {self.table} (journal, view_table, bucket_size, source, begun_at, switched_at, dropped_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, null)", [(self.journal, view.table, view.size.value, source, begun_at, switched_at)],
-        )  # fmt: skip
+            f"INSERT INTO {self.table} (journal, view_table, bucket_size, source, begun_at, switched_at, "
+            "dropped_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, null)",
+            [(self.journal, view.table, view.size.value, source, begun_at, switched_at)],
+        )
 
     def _move(self, standing: Standing, current: str, copying: str | None) -> Standing:
         def landed() -> bool:
             found = self.standing()
-            return found is not None and (found.fence, found.current, found.copying) == (standing.fence, current, copying)
+            return found is not None and (found.fence, found.current, found.copying) == (
+                standing.fence,
+                current,
+                copying,
+            )
 
         moved = self.cassandra.transact(
-            f"UPDATE {self.table} SET current = ?, copying = ? WHERE journal = ? IF fence = ? AND current = ?",
-            current, copying, self.journal, standing.fence, standing.current, landed=landed,
-        )  # fmt: skip
+            f"UPDATE {self.table} SET current = ?, copying = ? WHERE journal = ? IF fence = ? AND "
+            "current = ?",
+            current,
+            copying,
+            self.journal,
+            standing.fence,
+            standing.current,
+            landed=landed,
+        )
         found = self.standing()
         if not moved or found is None:
             raise self._lost()
@@ -185,4 +231,6 @@ class JournalViews:
         return found is not None and found.attempt == attempt
 
     def _lost(self) -> FenceRaised:
-        return FenceRaised(f"the rebucket of journal {self.journal} was taken over by another one. This one switched nothing")
+        return FenceRaised(
+            f"the rebucket of journal {self.journal} was taken over by another one. This one switched nothing"
+        )

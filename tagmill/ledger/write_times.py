@@ -1,6 +1,7 @@
 """The write times of a pipeline's delivered state: a base plus the run's number (docs/decisions/0028).
 
-Rows that another program has written, such as a restore by COPY, have write times of an ordinary clock, which outrank every run's number.
+Rows that another program has written, such as a restore by COPY, have write times of an ordinary clock, which
+outrank every run's number.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,11 @@ from tagmill.errors import GuardRefused
 
 SERIAL = ConsistencyLevel.SERIAL
 # tables with a few rows per pipeline: their key behind the pipeline, and a column that every write sets
-SMALL = (("watermarks", ("tag",), "ticks"), ("view_seen", ("tag",), "build"), ("topic_offsets", ("topic", "partition"), "offset"))
+SMALL = (
+    ("watermarks", ("tag",), "ticks"),
+    ("view_seen", ("tag",), "build"),
+    ("topic_offsets", ("topic", "partition"), "offset"),
+)
 
 NOT_AS_WRITTEN = "It does not read back as written; a run that wrote it stays SEALED, and nothing is lost"
 
@@ -33,7 +38,9 @@ class WriteTimes:
     def base(self, pipeline: str) -> int:
         """Return what is added to a run's number, in microseconds; 0 until a restore raised it."""
         needs_tables(self.cassandra, self.keyspace, ["write_times"])
-        rows = self.cassandra.execute(f"SELECT base FROM {self._table} WHERE pipeline = ?", pipeline, consistency=SERIAL)
+        rows = self.cassandra.execute(
+            f"SELECT base FROM {self._table} WHERE pipeline = ?", pipeline, consistency=SERIAL
+        )
         return int(rows[0].base) if rows else 0
 
     def of(self, pipeline: str, run: int) -> int:
@@ -62,7 +69,9 @@ class WriteTimes:
             )
 
     def require_own(self, pipeline: str, last_run: int) -> int:
-        """Raise ForeignWriteTime for a watermark or offset that no run can have written; return the highest write time of a run."""
+        """Raise ForeignWriteTime for a watermark or offset that no run can have written; return the highest
+        write time of a run.
+        """
         limit = self.of(pipeline, last_run)
         for what, written in self.small(pipeline):
             if written > limit:
@@ -74,7 +83,9 @@ class WriteTimes:
         keyspace = identifiers.cql(self.keyspace)
         for table, key, column in SMALL:
             columns = f'{", ".join(key)}, WRITETIME("{column}") AS written'
-            for row in self.cassandra.execute(f"SELECT {columns} FROM {keyspace}.{table} WHERE pipeline = ?", pipeline):
+            for row in self.cassandra.execute(
+                f"SELECT {columns} FROM {keyspace}.{table} WHERE pipeline = ?", pipeline
+            ):
                 if row.written is not None:
                     yield f"{table} of {' '.join(str(getattr(row, name)) for name in key)}", row.written
 
@@ -93,6 +104,7 @@ class WriteTimes:
 def foreign(pipeline: str, row: str, done: str = "Nothing was sealed") -> ForeignWriteTime:
     """Make the error of a row that another program has written."""
     return ForeignWriteTime(
-        f"pipeline {pipeline}: {row} in the ledger was written by another program (its write time is not a run's), so what a run writes "
+        f"pipeline {pipeline}: {row} in the ledger was written by another program (its write time is not "
+        "a run's), so what a run writes "
         f"there would be lost. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run"
     )

@@ -1,1 +1,3 @@
-"""The quality gate of a run, and what audits share with it: Great Expectations judges small reports, and pages keep the results."""
+"""The quality gate of a run, and what audits share with it: Great Expectations judges small reports, and
+pages keep the results.
+"""

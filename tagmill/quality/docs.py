@@ -1,7 +1,8 @@
-"""The pages of the gate and of audits, kept per run: index.html (verdict, offending rows), expectations.html (Data Docs), verdict.json.
+"""The pages of the gate and of audits, kept per run: index.html (verdict, offending rows), expectations.html
+(Data Docs), verdict.json.
 
-Pages load nothing from elsewhere: opening one reaches no foreign host, and it looks the same without the internet. Names come
-from applications, so every page escapes them and forbids scripts.
+Pages load nothing from elsewhere: opening one reaches no foreign host, and it looks the same without the
+internet. Names come from applications, so every page escapes them and forbids scripts.
 """
 
 import json
@@ -25,10 +26,12 @@ INDEX, EXPECTATIONS, VERDICT, RUNS = "index.html", "expectations.html", "verdict
 # Runs in the list, which each run rewrites; the pages of older ones stay.
 LISTED_RUNS = 1000
 CONTENT_SECURITY_POLICY = (
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "style-src 'unsafe-inline'; img-src data:\">"
 )
 _FOREIGN = re.compile(
-    r"<script\b.*?</script>|<link\b[^>]*>|<style\b.*?</style>|<img\b[^>]*>|<iframe\b.*?</iframe>", re.DOTALL | re.IGNORECASE
+    r"<script\b.*?</script>|<link\b[^>]*>|<style\b.*?</style>|<img\b[^>]*>|<iframe\b.*?</iframe>",
+    re.DOTALL | re.IGNORECASE,
 )
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -41,7 +44,9 @@ def worst(checks: Iterable[Check]) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The content of a run's page besides its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
+    """The content of a run's page besides its checks: the template, its values, figures for the list of runs,
+    and all of it as JSON.
+    """
 
     template: str
     values: Mapping[str, Any]
@@ -112,7 +117,9 @@ def _runs(files: RunFiles) -> list[dict[str, Any]]:
 
 
 def _alone(page: str) -> str:
-    """Return a page of Great Expectations with our style, and without scripts, style sheets and pictures from foreign hosts."""
+    """Return a page of Great Expectations with our style, and without scripts, style sheets and pictures from
+    foreign hosts.
+    """
     style = f"<style>{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
     return _FOREIGN.sub("", page).replace("<head>", f"<head>{CONTENT_SECURITY_POLICY}{style}", 1)
 
@@ -121,9 +128,13 @@ def _alone(page: str) -> str:
 def _templates() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    templates = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    templates = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     templates.filters["ticks"] = lambda value: "" if value is None else _moment(value)
-    templates.filters["bucket"] = lambda value: "" if value is None else _moment(value * timeuuid.TICKS_PER_MILLISECOND)
+    templates.filters["bucket"] = lambda value: (
+        "" if value is None else _moment(value * timeuuid.TICKS_PER_MILLISECOND)
+    )
     return templates
 
 

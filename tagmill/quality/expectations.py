@@ -1,4 +1,5 @@
-"""Run Great Expectations over a small frame with one line per subject (a run, a tag, a column); Rules say what is expected.
+"""Run Great Expectations over a small frame with one line per subject (a run, a tag, a column); Rules say
+what is expected.
 
 Its import takes seconds, so it is imported where it is used; `preload` starts the import while Spark is busy.
 """
@@ -23,19 +24,29 @@ Said = Callable[[Rule, Sequence[Failing]], str]
 
 
 def preload() -> Thread:
-    """Import Great Expectations in a background thread. The thread need not be joined; an import error shows up in `judged`."""
+    """Import Great Expectations in a background thread.
+
+    The thread need not be joined; an import error shows up in `judged`.
+    """
     thread = Thread(target=_import, name="preload-great-expectations", daemon=True)
     thread.start()
     return thread
 
 
-def judged(lines: Lines, wanted: Sequence[Rule], said: Said, *, suite: str, run_name: str) -> tuple[tuple[Check, ...], str]:
-    """Return the result of each rule over these lines, and the Data Docs page that Great Expectations draws of it.
+def judged(
+    lines: Lines, wanted: Sequence[Rule], said: Said, *, suite: str, run_name: str
+) -> tuple[tuple[Check, ...], str]:
+    """Return the result of each rule over these lines, and the Data Docs page that Great Expectations draws
+    of it.
 
     An expectation that crashed judged nothing, so it stops the run whatever its severity.
     """
     validation = _validate(lines, wanted, suite, run_name)
-    results = {result.expectation_config.meta["check"]: result for result in validation.results if result.expectation_config}
+    results = {
+        result.expectation_config.meta["check"]: result
+        for result in validation.results
+        if result.expectation_config
+    }
     return tuple(_check(rule, results.get(rule.name), said) for rule in wanted), _rendered(validation)
 
 
@@ -49,8 +60,12 @@ def _import() -> Any:
     return great_expectations
 
 
-def _validate(lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str) -> "ExpectationSuiteValidationResult":
-    """Validate the lines in one batch with one suite, since the cost is per validation and not per expectation."""
+def _validate(
+    lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str
+) -> "ExpectationSuiteValidationResult":
+    """Validate the lines in one batch with one suite, since the cost is per validation and not per
+    expectation.
+    """
     gx = _import()
     import pandas as pd
     from great_expectations.core import RunIdentifier
@@ -62,7 +77,9 @@ def _validate(lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str) -
     asset = context.data_sources.add_pandas("reports").add_dataframe_asset("reports")
     wished = context.suites.add(gx.ExpectationSuite(name=suite, expectations=_expectations(wanted)))
     definition = context.validation_definitions.add(
-        gx.ValidationDefinition(name="gate", data=asset.add_batch_definition_whole_dataframe("run"), suite=wished)
+        gx.ValidationDefinition(
+            name="gate", data=asset.add_batch_definition_whole_dataframe("run"), suite=wished
+        )
     )
     result: ExpectationSuiteValidationResult = definition.run(
         batch_parameters={"dataframe": pd.DataFrame(list(lines))},
@@ -77,19 +94,29 @@ def _validate(lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str) -
 
 
 def _expectations(wanted: Sequence[Rule]) -> "list[Expectation]":
-    from great_expectations.expectations.core.expect_column_pair_values_to_be_equal import ExpectColumnPairValuesToBeEqual
-    from great_expectations.expectations.core.expect_column_values_to_be_between import ExpectColumnValuesToBeBetween
+    from great_expectations.expectations.core.expect_column_pair_values_to_be_equal import (
+        ExpectColumnPairValuesToBeEqual,
+    )
+    from great_expectations.expectations.core.expect_column_values_to_be_between import (
+        ExpectColumnValuesToBeBetween,
+    )
     from great_expectations.expectations.metadata_types import FailureSeverity
 
     severity = {"stop": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING}
 
     def expectation(rule: Rule) -> "Expectation":
-        common: Any = {"description": rule.description, "severity": severity[rule.severity], "meta": {"check": rule.name}}
+        common: Any = {
+            "description": rule.description,
+            "severity": severity[rule.severity],
+            "meta": {"check": rule.name},
+        }
         if rule.equals:
             return ExpectColumnPairValuesToBeEqual(
                 column_A=rule.column, column_B=rule.equals, ignore_row_if="both_values_are_missing", **common
             )
-        return ExpectColumnValuesToBeBetween(column=rule.column, min_value=rule.at_least, max_value=rule.at_most, **common)
+        return ExpectColumnValuesToBeBetween(
+            column=rule.column, min_value=rule.at_least, max_value=rule.at_most, **common
+        )
 
     return [expectation(rule) for rule in wanted]
 
@@ -101,7 +128,15 @@ def _check(rule: Rule, result: "ExpectationValidationResult | None", said: Said)
         return Check(rule.name, rule.description, "stop", False, True, (), text)
     success = bool(result.success)
     failing = () if success else _failing(result, rule.column)
-    return Check(rule.name, rule.description, rule.severity, success, False, failing, "" if success else said(rule, failing))
+    return Check(
+        rule.name,
+        rule.description,
+        rule.severity,
+        success,
+        False,
+        failing,
+        "" if success else said(rule, failing),
+    )
 
 
 def _crash(result: "ExpectationValidationResult") -> str | None:

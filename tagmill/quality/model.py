@@ -13,7 +13,9 @@ Severity = Literal["ok", "warn", "stop"]
 
 @dataclass(frozen=True)
 class SchemaColumn:
-    """A column that a run reads: the type that it needs, and the type that the view has (None: no such column)."""
+    """A column that a run reads: the type that it needs, and the type that the view has (None: no such
+    column).
+    """
 
     column: str
     required: str
@@ -51,7 +53,9 @@ class DispositionCount:
 
 @dataclass(frozen=True)
 class OffendingRow:
-    """A suspect row, named so that a person finds it in tag_views; `file` is the staged file that it was read into."""
+    """A suspect row, named so that a person finds it in tag_views; `file` is the staged file that it was read
+    into.
+    """
 
     reason: str
     action: str
@@ -66,10 +70,12 @@ class OffendingRow:
 
 @dataclass(frozen=True)
 class Reports:
-    """Everything that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
+    """Everything that the gate judges of one run; its size depends on the tags and on `named_rows`, not on
+    the rows read.
 
-    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size
-    that the partitions of the view have instead of the configured one, if rows lie outside their buckets.
+    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run.
+    `other_size`: the bucket size that the partitions of the view have instead of the configured one, if rows
+    lie outside their buckets.
     """
 
     bucket_size: BucketSize
@@ -132,7 +138,8 @@ class Check:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated.
+    """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was
+    tolerated.
 
     `stopped_by` names the rules of those failures.
     """

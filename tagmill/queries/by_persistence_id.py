@@ -1,7 +1,8 @@
-"""Read the events of a persistence_id: find its partitions by the last row of each, then read those by key, in Cassandra's order.
+"""Read the events of a persistence_id: find its partitions by the last row of each, then read those by key,
+in Cassandra's order.
 
-An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: partitions are looked at from 0 on
-until two in a row are empty.
+An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: partitions
+are looked at from 0 on until two in a row are empty.
 """
 
 import json
@@ -27,7 +28,9 @@ KEYS = f"array<struct<{ID}:string,partition_nr:bigint,from_nr:bigint>>"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A partition of messages, and the sequence_nr from which its events count: what is lower was in partitions before it."""
+    """A partition of messages, and the sequence_nr from which its events count: what is lower was in
+    partitions before it.
+    """
 
     persistence_id: str
     partition_nr: int
@@ -48,7 +51,10 @@ class _Search:
     parts: list[Part] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Return whether there is nothing more to find. Deletions may have emptied many partitions, from the first one on."""
+        """Return whether there is nothing more to find.
+
+        Deletions may have emptied many partitions, from the first one on.
+        """
         deleted = 0 if self.behind_deletions else min(self.deleted_to, SEARCHED_PARTITIONS)
         return self.from_nr > self.to_nr or self.empty >= max(EMPTY_PARTITIONS_AT_END, deleted)
 
@@ -67,20 +73,27 @@ class _Search:
         self.next_partition += 1
 
 
-def partitions(cassandra: Cassandra, journal: Journal, persistence_ids: Iterable[str], from_nr: int, to_nr: int) -> list[Part]:
-    """Return the partitions that hold events of these persistence ids between two sequence_nrs (inclusive), in order."""
+def partitions(
+    cassandra: Cassandra, journal: Journal, persistence_ids: Iterable[str], from_nr: int, to_nr: int
+) -> list[Part]:
+    """Return the partitions that hold events of these persistence ids between two sequence_nrs (inclusive),
+    in order.
+    """
     ids = list(persistence_ids)
     searches = [
         _Search(name, deleted_to, max(deleted_to + 1, from_nr, 1), to_nr)
         for name, deleted_to in zip(ids, _deleted_to(cassandra, journal, ids), strict=True)
     ]
     cql = (
-        f"SELECT sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE persistence_id = ? AND partition_nr = ?"
+        f"SELECT sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE persistence_id = ? "
+        "AND partition_nr = ?"
         " ORDER BY sequence_nr DESC LIMIT 1"
     )
     going = searches
     while going := [search for search in going if not search.ended()]:
-        keys = [(one.persistence_id, one.next_partition + ahead) for one in going for ahead in range(LOOKED_AT)]
+        keys = [
+            (one.persistence_id, one.next_partition + ahead) for one in going for ahead in range(LOOKED_AT)
+        ]
         last_rows = cassandra.execute_many(cql, keys)
         for search in going:
             for found in islice(last_rows, LOOKED_AT):
@@ -92,31 +105,49 @@ def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Itera
     if journal.names.metadata not in journal.tables:
         return (0 for _ in ids)
     cql = f"SELECT deleted_to FROM {journal.names.cql(journal.names.metadata)} WHERE persistence_id = ?"
-    return ((rows[0].deleted_to or 0) if rows else 0 for rows in cassandra.execute_many(cql, ((name,) for name in ids)))
+    return (
+        (rows[0].deleted_to or 0) if rows else 0
+        for rows in cassandra.execute_many(cql, ((name,) for name in ids))
+    )
 
 
 def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int, to_nr: int) -> DataFrame:
-    """Return the rows of messages in these partitions, in their order, with `from_nr` as an additional column."""
+    """Return the rows of messages in these partitions, in their order, with `from_nr` as an additional
+    column.
+    """
     read = [name for name in journal.columns if name != "message"]
-    messages = table(spark, journal.keyspace, journal.names.messages, directJoinSetting="on", **BY_PARTITION).select(*read)
+    messages = table(
+        spark, journal.keyspace, journal.names.messages, directJoinSetting="on", **BY_PARTITION
+    ).select(*read)
     if not parts:
         return messages.where(F.lit(False)).withColumn("from_nr", F.lit(0))
-    values = json.dumps([{ID: one.persistence_id, "partition_nr": one.partition_nr, "from_nr": one.from_nr} for one in parts])
-    tasks = min(len(parts), max(4 * spark.sparkContext.defaultParallelism, -(-len(parts) // PARTITIONS_PER_TASK)))
+    values = json.dumps(
+        [{ID: one.persistence_id, "partition_nr": one.partition_nr, "from_nr": one.from_nr} for one in parts]
+    )
+    tasks = min(
+        len(parts), max(4 * spark.sparkContext.defaultParallelism, -(-len(parts) // PARTITIONS_PER_TASK))
+    )
     key = F.element_at(F.from_json(F.lit(values), KEYS), (F.col("id") + 1).cast("int"))
     keys = spark.range(0, len(parts), 1, tasks).select(key.alias("key")).select("key.*")
-    wanted = messages.where((F.col("sequence_nr") >= F.lit(max(from_nr, 1))) & (F.col("sequence_nr") <= F.lit(to_nr)))
+    wanted = messages.where(
+        (F.col("sequence_nr") >= F.lit(max(from_nr, 1))) & (F.col("sequence_nr") <= F.lit(to_nr))
+    )
     return keys.join(wanted, [ID, "partition_nr"]).where("sequence_nr >= from_nr")
 
 
 def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
-    """Raise EventsMissing where a sequence_nr is missing, from the first one asked for that is not deleted."""
+    """Raise EventsMissing where a sequence_nr is missing, from the first one asked for that is not
+    deleted.
+    """
     earlier = Window.partitionBy(ID).orderBy("sequence_nr").rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.max("sequence_nr").over(earlier), F.col("from_nr") - 1)
     judged = rows.select(ID, "from_nr", "sequence_nr").withColumn("before", before)
     gaps.refuse(
         judged.select(
-            ID, F.col("sequence_nr").alias("number"), "before", (F.col("sequence_nr") <= F.col("before")).alias("again")
+            ID,
+            F.col("sequence_nr").alias("number"),
+            "before",
+            (F.col("sequence_nr") <= F.col("before")).alias("again"),
         ),
         "sequence_nr",
         f"journal {keyspace}",
@@ -127,8 +158,8 @@ def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
 def as_events(rows: DataFrame, journal: Journal) -> DataFrame:
     """Return rows of messages as events, in order of sequence_nr within a persistence_id.
 
-    Out: COLUMNS, one row an event; key (persistence_id, sequence_nr, writer_uuid). `tags` includes those of tag1 to tag3, where an older
-    plugin wrote the event; it is [] for an event without tags.
+    Out: COLUMNS, one row an event; key (persistence_id, sequence_nr, writer_uuid). `tags` includes those of
+    tag1 to tag3, where an older plugin wrote the event; it is [] for an event without tags.
     """
     tagged = rows.withColumn("tags", event_tags(journal.columns))
     return columns.as_events(tagged, journal.messages, COLUMNS, {})

@@ -24,7 +24,9 @@ BUCKETS_PER_TASK = 256
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of a tag's events to read: behind the offset `after` (exclusive), up to the tick `until` (inclusive)."""
+    """The part of a tag's events to read: behind the offset `after` (exclusive), up to the tick `until`
+    (inclusive).
+    """
 
     tag: str
     size: BucketSize
@@ -35,8 +37,8 @@ class Span:
 def events(spark: SparkSession, journal: Journal, span: Span) -> DataFrame:
     """Return the rows of a span as events.
 
-    Out: COLUMNS, one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset, persistence_id and number:
-    that is the order of the offsets, unless a row is outside its bucket.
+    Out: COLUMNS, one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset,
+    persistence_id and number: that is the order of the offsets, unless a row is outside its bucket.
     """
     first, last = span.size.start(ticks(span.after)), span.size.start(span.until)
     view = table(spark, journal.keyspace, journal.view_table).select(*_there(journal))
@@ -55,7 +57,10 @@ def _there(journal: Journal) -> list[str]:
 
 
 def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
-    """Return the rows of one bucket within the span. Cassandra compares the TimeUUIDs by time; Spark would compare them as text."""
+    """Return the rows of one bucket within the span.
+
+    Cassandra compares the TimeUUIDs by time; Spark would compare them as text.
+    """
     return view.where(
         (F.col("tag_name") == span.tag)
         & (F.col("timebucket") == timebucket)
@@ -65,12 +70,17 @@ def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
 
 
 def _between(spark: SparkSession, journal: Journal, span: Span, first: int, end: int) -> DataFrame:
-    """Return whole buckets from `first` to before `end`, each looked up by its key; an empty bucket costs one look-up."""
-    view = table(spark, journal.keyspace, journal.view_table, directJoinSetting="on", **BY_PARTITION).select(*_there(journal))
+    """Return whole buckets from `first` to before `end`, each looked up by its key; an empty bucket costs one
+    look-up.
+    """
+    view = table(spark, journal.keyspace, journal.view_table, directJoinSetting="on", **BY_PARTITION).select(
+        *_there(journal)
+    )
     step = span.size.milliseconds
     count = (end - first) // step
     tasks = min(count, max(4 * spark.sparkContext.defaultParallelism, -(-count // BUCKETS_PER_TASK)))
-    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that this column is constant.
+    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that
+    # this column is constant.
     tag = F.concat(F.lit(span.tag), F.substring(F.col("id").cast("string"), 1, 0))
     keys = spark.range(first, end, step, tasks).select(tag.alias("tag_name"), F.col("id").alias("timebucket"))
     rows = keys.join(view, ["tag_name", "timebucket"]).select(*_there(journal))
@@ -89,23 +99,31 @@ def in_order(events: DataFrame) -> DataFrame:
 
 
 def _place() -> list[Column]:
-    """Return the columns to sort by for Cassandra's order: TimeUUIDs with the same time by their remaining bytes, each signed."""
-    rest = F.conv(F.concat(F.substring("offset", 20, 4), F.substring("offset", 25, 12)), 16, -10).cast("bigint")
+    """Return the columns to sort by for Cassandra's order: TimeUUIDs with the same time by their remaining
+    bytes, each signed.
+    """
+    rest = F.conv(F.concat(F.substring("offset", 20, 4), F.substring("offset", 25, 12)), 16, -10).cast(
+        "bigint"
+    )
     by_rest = rest.bitwiseXOR(F.lit(0x0080808080808080))
     return [F.col("timebucket"), offset_ticks(F.col("offset")), by_rest, F.col(ID), F.col(NUMBER)]
 
 
 def refuse_gaps(events: DataFrame, of: str, pipeline: str) -> int:
-    """Raise EventsMissing where a persistence_id's numbers have a gap or come out of order; else return how many rows are duplicates.
+    """Raise EventsMissing where a persistence_id's numbers have a gap or come out of order; else return how
+    many rows are duplicates.
 
-    As for the plugin, the first number may be any. A number that comes behind higher ones and did not come before is an error here; the
-    plugin drops it.
+    As for the plugin, the first number may be any. A number that comes behind higher ones and did not come
+    before is an error here; the plugin drops it.
     """
     earlier = Window.partitionBy(ID).orderBy(*_place()).rowsBetween(Window.unboundedPreceding, -1)
     keys = events.select(ID, "sequence_nr", NUMBER, "timebucket", "offset")
     judged = keys.withColumn("before", F.max(NUMBER).over(earlier)).withColumn("again", _nth() > 1)
     return gaps.refuse(
-        judged.withColumnRenamed(NUMBER, "number"), NUMBER, of, f"to mend the view: tagmill audit --repair --pipeline {pipeline}"
+        judged.withColumnRenamed(NUMBER, "number"),
+        NUMBER,
+        of,
+        f"to mend the view: tagmill audit --repair --pipeline {pipeline}",
     )
 
 

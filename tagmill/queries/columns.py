@@ -10,16 +10,24 @@ from tagmill.spark.columns import offset_ticks
 
 PAYLOAD = ("writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", *META)
 META_TYPES = {"meta_ser_id": "int", "meta_ser_manifest": "string", "meta": "binary"}
-MOMENT = {"offset": "timestamp as offset", "event_time": "timestamp_micros((ticks - pmod(ticks, 10)) div 10) as event_time"}
+MOMENT = {
+    "offset": "timestamp as offset",
+    "event_time": "timestamp_micros((ticks - pmod(ticks, 10)) div 10) as event_time",
+}
 
 
-def as_events(rows: DataFrame, there: Collection[str], columns: Sequence[str], made: Mapping[str, str]) -> DataFrame:
-    """Return a table's rows under the column names of events; `made`: columns that are computed by SQL expressions.
+def as_events(
+    rows: DataFrame, there: Collection[str], columns: Sequence[str], made: Mapping[str, str]
+) -> DataFrame:
+    """Return a table's rows under the column names of events; `made`: columns that are computed by SQL
+    expressions.
 
-    Out: `columns`. `offset` is the TimeUUID as text, `event_time` its moment, rounded down to microseconds; `event` and `meta` are opaque
-    bytes. Columns of metadata are null where the table (`there`) has none.
+    Out: `columns`. `offset` is the TimeUUID as text, `event_time` its moment, rounded down to microseconds;
+    `event` and `meta` are opaque bytes. Columns of metadata are null where the table (`there`) has none.
     """
-    absent = {name: f"cast(null as {kind}) as {name}" for name, kind in META_TYPES.items() if name not in there}
+    absent = {
+        name: f"cast(null as {kind}) as {name}" for name, kind in META_TYPES.items() if name not in there
+    }
     expressions = {**MOMENT, **absent, **made}
     named = rows.withColumn("ticks", offset_ticks(F.col("timestamp")))
     return named.selectExpr(*(expressions.get(name, name) for name in columns))

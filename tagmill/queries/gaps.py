@@ -1,4 +1,6 @@
-"""Find gaps in the numbers of a persistence_id from the key columns alone, and name them as the plugin's streams do."""
+"""Find gaps in the numbers of a persistence_id from the key columns alone, and name them as the plugin's
+streams do.
+"""
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -9,10 +11,12 @@ NAMED = 10
 
 
 def refuse(judged: DataFrame, number: str, of: str, way_out: str) -> int:
-    """Raise EventsMissing where a number is missing or comes too late; else return how many rows repeat an earlier one.
+    """Raise EventsMissing where a number is missing or comes too late; else return how many rows repeat an
+    earlier one.
 
-    In: `persistence_id`, `number`, `before` (the highest number in front of this row; null: none), `again` (an earlier row has the same
-    event). The error calls the number by its column's name (`number`), and says what has the gap (`of`).
+    In: `persistence_id`, `number`, `before` (the highest number in front of this row; null: none), `again`
+    (an earlier row has the same event). The error calls the number by its column's name (`number`), and says
+    what has the gap (`of`).
     """
     gap = F.col("number") > F.col("before") + 1
     late = (F.col("number") <= F.col("before")) & ~F.col("again")

@@ -28,15 +28,19 @@ LAST_SEQUENCE_NR = 2**63 - 1
 
 
 class ReadJournal:
-    """The read journal of Akka and Pekko for Spark: currentPersistenceIds, currentEventsByPersistenceId, currentEventsByTag.
+    """The read journal of Akka and Pekko for Spark: currentPersistenceIds, currentEventsByPersistenceId,
+    currentEventsByTag.
 
-    A query raises errors in its arguments at once, and errors in the data, too, if `gaps` is "fail". The events themselves are read when
-    the DataFrame is. They are in the plugin's order for everything that takes the rows as they come (show, limit, toLocalIterator, write);
-    after a join or groupBy, sort again (events by tag: `tagmill.queries.in_order`).
+    A query raises errors in its arguments at once, and errors in the data, too, if `gaps` is "fail". The
+    events themselves are read when the DataFrame is. They are in the plugin's order for everything that takes
+    the rows as they come (show, limit, toLocalIterator, write); after a join or groupBy, sort again (events
+    by tag: `tagmill.queries.in_order`).
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, pipeline: str) -> None:
-        """Read the schema of the pipeline's keyspace; raises ConfigurationError for an unknown pipeline or keyspace."""
+        """Read the schema of the pipeline's keyspace; raises ConfigurationError for an unknown pipeline or
+        keyspace.
+        """
         self.spark = spark
         self.settings = settings
         self.name = pipeline
@@ -46,7 +50,9 @@ class ReadJournal:
             self.journal = frames.Journal.there(cassandra, self.pipeline.journal)
 
     def current_persistence_ids(self) -> DataFrame:
-        """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty, from the keys of messages."""
+        """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty,
+        from the keys of messages.
+        """
         self._needs(self.journal.names.messages, frames.ID)
         with explained(self.where, NOTHING):
             return frames.persistence_ids(self.spark, self.journal)
@@ -59,30 +65,37 @@ class ReadJournal:
         *,
         gaps: Gaps = "fail",
     ) -> DataFrame:
-        """Return the events of one persistence_id, or of several one after the other, in order of sequence_nr.
+        """Return the events of one persistence_id, or of several one after the other, in order of
+        sequence_nr.
 
-        Both bounds are inclusive. Deleted events are left out, even if their rows still exist. If two writers wrote events with one
-        sequence_nr, both are returned. A persistence_id that the journal doesn't know has no events.
+        Both bounds are inclusive. Deleted events are left out, even if their rows still exist. If two writers
+        wrote events with one sequence_nr, both are returned. A persistence_id that the journal doesn't know
+        has no events.
 
         Returns:
             by_persistence_id.COLUMNS: one row an event.
 
         Raises:
-            EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the plugin's stream would fail.
+            EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the
+                plugin's stream would fail.
         """
         self._needs(self.journal.names.messages, *frames.REQUIRED)
         _one_of(gaps)
         given = [persistence_ids] if isinstance(persistence_ids, str) else persistence_ids
         wanted = list(dict.fromkeys(map(identifiers.key, given)))
         with Cassandra(self.settings.cassandra) as cassandra:
-            parts = by_persistence_id.partitions(cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr)
+            parts = by_persistence_id.partitions(
+                cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr
+            )
         rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
         if gaps == "fail":
             with explained(self.where, NOTHING):
                 by_persistence_id.refuse_gaps(rows, self.journal.keyspace)
         return by_persistence_id.as_events(rows, self.journal)
 
-    def current_events_by_tag(self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail") -> DataFrame:
+    def current_events_by_tag(
+        self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail"
+    ) -> DataFrame:
         """Return the events with a tag, bucket by bucket, in order of offset.
 
         A tag that the view doesn't know has no events. Nothing before first_time_bucket is read.
@@ -98,14 +111,17 @@ class ReadJournal:
 
         Raises:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
-            ConfigurationError: the journal's view is now in another table; the tag is longer than any of Cassandra's keys.
+            ConfigurationError: the journal's view is now in another table; the tag is longer than any of
+                Cassandra's keys.
         """
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
             now = cassandra.now()
         self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in frames.META))
         _one_of(gaps)
-        span = by_tag.Span(identifiers.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now))
+        span = by_tag.Span(
+            identifiers.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now)
+        )
         events = by_tag.events(self.spark, self.journal, span)
         if gaps == "keep":
             return events
@@ -114,7 +130,9 @@ class ReadJournal:
         return by_tag.without_duplicates(events) if again else events
 
     def _after(self, offset: Offset) -> UUID:
-        """Return the TimeUUID behind which all events are read: the given offset, but at least the lowest of the first time bucket."""
+        """Return the TimeUUID behind which all events are read: the given offset, but at least the lowest of
+        the first time bucket.
+        """
         first = lowest(self.pipeline.first_ticks)
         if offset is None:
             return first
@@ -123,26 +141,35 @@ class ReadJournal:
             return found if ticks(found) >= ticks(first) else first
         except (TypeError, ValueError):
             raise TerminalError(
-                f"offset {offset!r} is neither a TimeUUID nor a moment. Nothing was read; give an event's own offset, "
+                f"offset {offset!r} is neither a TimeUUID nor a moment. Nothing was read; give an "
+                "event's own offset, "
                 "or a moment like 2026-03-01T08:00:00Z"
             ) from None
 
     def _until(self, until: Moment, now: datetime) -> int:
-        """Return the last tick to read. Events younger than the delay, or than the last build, may be missing from the view yet."""
+        """Return the last tick to read.
+
+        Events younger than the delay, or than the last build, may be missing from the view yet.
+        """
         latest = from_datetime(now - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         if builder := self.settings.builder(self.journal.keyspace):
             latest = min(latest, self._built_to(builder))
         try:
             return latest if until is None else min(latest, from_datetime(moment(until)))
         except (TypeError, ValueError):
-            raise TerminalError(f"until {until!r} is no moment. Nothing was read; give one like 2026-03-01T08:00:00Z") from None
+            raise TerminalError(
+                f"until {until!r} is no moment. Nothing was read; give one like 2026-03-01T08:00:00Z"
+            ) from None
 
     def _built_to(self, builder: str) -> int:
         with Cassandra(self.settings.cassandra) as cassandra:
-            newest = Builds(cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace).newest()
+            newest = Builds(
+                cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
+            ).newest()
         if newest is None or newest.built_to is None:
             raise ConfigurationError(
-                f'pipeline {self.name}: the view of journal {self.journal.keyspace} was never built (views = "tagmill"). '
+                f"pipeline {self.name}: the view of journal {self.journal.keyspace} was never built "
+                '(views = "tagmill"). '
                 f"Nothing was read. Build it: tagmill views build --pipeline {builder}"
             )
         return newest.built_to
@@ -151,11 +178,13 @@ class ReadJournal:
         there = self.journal.tables.get(table)
         if there is None:
             raise ConfigurationError(
-                f"keyspace {self.journal.keyspace} has no table {table}. Nothing was read; is it the journal's keyspace?"
+                f"keyspace {self.journal.keyspace} has no table {table}. Nothing was read; is it the "
+                "journal's keyspace?"
             )
         if missing := [name for name in columns if name not in there]:
             raise ConfigurationError(
-                f"{self.journal.keyspace}.{table} has no column {' and '.join(missing)}. Nothing was read; migrate the journal first"
+                f"{self.journal.keyspace}.{table} has no column {' and '.join(missing)}. Nothing was "
+                "read; migrate the journal first"
             )
 
 

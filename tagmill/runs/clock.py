@@ -1,4 +1,6 @@
-"""The time that decides what a run reads, deletes or considers done: the earliest of what the servers' clocks show."""
+"""The time that decides what a run reads, deletes or considers done: the earliest of what the servers' clocks
+show.
+"""
 
 from datetime import datetime
 
@@ -14,7 +16,8 @@ log = structlog.get_logger()
 
 
 def agreed_now(settings: Settings, cassandra: Cassandra) -> datetime:
-    """Return the earliest of the servers' times; raises ClockDiffers where any clock, ours included, is too far off.
+    """Return the earliest of the servers' times; raises ClockDiffers where any clock, ours included, is too
+    far off.
 
     A ClickHouse that does not answer is left out: the step that needs it says so.
     """

@@ -16,10 +16,14 @@ from tagmill.ledger.runs import Ledger
 def leased(
     settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
 ) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's `step`."""
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's
+    `step`.
+    """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
-        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+        lease = Lease(
+            ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds
+        )
         with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
             check_journal(ledger.cassandra, settings, pipeline)
             yield ledger, lease

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from tagmill.arrow import CODEC, GROUP_BYTES
 from tagmill.runs.storage import RunFiles
 
-# Options for Spark's writer, which checks a row group's size for the first time after this many rows: each may have 5 MB.
+# Options for Spark's writer, which checks a row group's size for the first time after this many rows: each
+# may have 5 MB.
 BY_SPARK = {"parquet.block.size": str(GROUP_BYTES), "parquet.page.size.row.check.min": "10"}
 SLOTS = "slots"
 
@@ -20,7 +21,8 @@ SLOTS = "slots"
 def write_file(
     files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
 ) -> str | None:
-    """Write a file of row groups under a name that no other attempt has, and return the name; None if there are none.
+    """Write a file of row groups under a name that no other attempt has, and return the name; None if there
+    are none.
 
     `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
     """
@@ -28,14 +30,19 @@ def write_file(
     if first is None:
         return None
     name = f"{folder}/{uuid4().hex}.parquet"
-    with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=list(repeated)) as writer:
+    with (
+        files.create(name) as sink,
+        pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=list(repeated)) as writer,
+    ):
         for group in chain((first,), groups):
             writer.write_table(group, group.num_rows)
     return name
 
 
 def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:
-    """Write a file of row groups, none of them empty, with the slot of each: a slot's rows in many files are read together."""
+    """Write a file of row groups, none of them empty, with the slot of each: a slot's rows in many files are
+    read together.
+    """
     slots = list[int]()
     with pq.ParquetWriter(sink, schema, **CODEC) as writer:
         for slot, rows in groups:

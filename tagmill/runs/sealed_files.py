@@ -43,7 +43,8 @@ def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None,
     content = files.read(file)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise SealedFileDamaged(
-            f"{files.url(file)}: the {kind.__name__.lower()} of {of}, is not the one that the ledger names (SHA-256 differs). "
+            f"{files.url(file)}: the {kind.__name__.lower()} of {of}, is not the one that the ledger "
+            "names (SHA-256 differs). "
             "Nothing was written or sent; restore the file from a backup"
         )
     return kind.model_validate_json(content)
@@ -63,18 +64,24 @@ def way_out(pipeline: str) -> Iterator[None]:
     try:
         yield
     except SealedFileDamaged as error:
-        raise SealedFileDamaged(f"{error}, or go on without it: tagmill run give-up --pipeline {pipeline} --why …") from None
+        raise SealedFileDamaged(
+            f"{error}, or go on without it: tagmill run give-up --pipeline {pipeline} --why …"
+        ) from None
 
 
 def add_batches(ledger: Ledger, manifest: Sealed) -> None:
     """Write the batches of a sealed run into the ledger; leave those that it has as they are."""
     ledger.add_batches(
-        manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
+        manifest.pipeline,
+        manifest.run,
+        ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches),
     )
 
 
 def all_batches(ledger: Ledger, manifest: Sealed) -> list[BatchRow]:
-    """Return the batches of a sealed run, and write those that a sealer did not because it was killed right after its commit."""
+    """Return the batches of a sealed run, and write those that a sealer did not because it was killed right
+    after its commit.
+    """
     found = ledger.batches(manifest.pipeline, manifest.run)
     if len(found) < len(manifest.batches):
         add_batches(ledger, manifest)
@@ -88,5 +95,7 @@ def read_of_run(files: RunFiles, row: RunRow, kind: type[D], file: str | None, s
     Raises TerminalError if the run has none, SealedFileDamaged.
     """
     if not file:
-        raise TerminalError(f"run {row.run} of pipeline {row.pipeline} has no {kind.__name__.lower()} (it is {row.state})")
+        raise TerminalError(
+            f"run {row.run} of pipeline {row.pipeline} has no {kind.__name__.lower()} (it is {row.state})"
+        )
     return read_document(files, kind, file, sha256, of=f"run {row.run}, pipeline {row.pipeline}")

@@ -1,6 +1,9 @@
-"""The files of runs on any Arrow file system: plans, manifests, sealed batches. Each is written once and never changed.
+"""The files of runs on any Arrow file system: plans, manifests, sealed batches.
 
-Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt>/ with the batches, manifest.json, progress, holds.
+Each is written once and never changed.
+
+Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt>/ with the batches,
+manifest.json, progress, holds.
 """
 
 import hashlib
@@ -71,7 +74,9 @@ class RunFiles:
             with self.filesystem.open_output_stream(self.path(relative)) as stream:
                 yield cast(BinaryIO, stream)
         except OSError as error:
-            raise StoreUnavailable(f"{self.url(relative)} can't be written: {error}. Nothing was committed") from None
+            raise StoreUnavailable(
+                f"{self.url(relative)} can't be written: {error}. Nothing was committed"
+            ) from None
 
     def open(self, relative: str) -> BinaryIO:
         """Open a file to read from, seekable; raises SealedFileDamaged if it is gone."""
@@ -79,7 +84,9 @@ class RunFiles:
             return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
 
     def open_sealed(self, relative: str, sha256: str) -> BinaryIO:
-        """Open a sealed file to read from, seekable; raises SealedFileDamaged if its bytes are not those that were sealed."""
+        """Open a sealed file to read from, seekable; raises SealedFileDamaged if its bytes are not those that
+        were sealed.
+        """
         with self._readable(relative):
             found = self.digest(relative)[1]
         if found != sha256:
@@ -96,7 +103,9 @@ class RunFiles:
             raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
 
     def _damaged(self, relative: str, problem: str) -> SealedFileDamaged:
-        return SealedFileDamaged(f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup")
+        return SealedFileDamaged(
+            f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup"
+        )
 
     def digest(self, relative: str) -> tuple[int, str]:
         """Return the size of a file in bytes and its SHA-256."""
@@ -110,13 +119,19 @@ class RunFiles:
     def names(self, relative: str) -> list[str]:
         """Return the names of the files directly in a folder, sorted; an absent folder has none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
+        return sorted(
+            info.base_name
+            for info in self.filesystem.get_file_info(selector)
+            if info.type == fs.FileType.File
+        )
 
     def parquet(self, folder: str) -> list[str]:
         """Return the Parquet files directly in a folder, relative to the root, sorted."""
         return [f"{folder}/{name}" for name in self.names(folder) if name.endswith(".parquet")]
 
-    def record_batches(self, folder: str, rows: int, columns: list[str] | None = None) -> "Iterator[pa.RecordBatch]":
+    def record_batches(
+        self, folder: str, rows: int, columns: list[str] | None = None
+    ) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of the Parquet files directly in a folder, at most `rows` at once."""
         import pyarrow.parquet as pq
 
@@ -127,12 +142,20 @@ class RunFiles:
     def folders(self, relative: str) -> list[str]:
         """Return the names of the folders directly in a folder, sorted; an absent folder has none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.Directory)
+        return sorted(
+            info.base_name
+            for info in self.filesystem.get_file_info(selector)
+            if info.type == fs.FileType.Directory
+        )
 
     def below(self, relative: str) -> list[str]:
-        """Return all files below a folder at any depth, relative to the root, sorted; an absent folder has none."""
+        """Return all files below a folder at any depth, relative to the root, sorted; an absent folder has
+        none.
+        """
         selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
-        found = (info.path for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
+        found = (
+            info.path for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File
+        )
         return sorted(path.removeprefix(f"{self.base}/") for path in found)
 
     def remove(self, relative: str) -> None:
@@ -152,10 +175,13 @@ class RunFiles:
         return len(old)
 
     def remove_attempts(self, pipeline: str, run: int, *, but: str | None = None) -> None:
-        """Remove the folders that attempts to seal a finished run have left, except that of the committed attempt `but`."""
+        """Remove the folders that attempts to seal a finished run have left, except that of the committed
+        attempt `but`.
+        """
         for name in self.folders(folder := self.folder(pipeline, run)):
             if name.startswith("attempt-") and name != f"attempt-{but}":
-                # A process that still writes there can't commit anything. What can't be removed now is removed with the run.
+                # A process that still writes there can't commit anything. What can't be removed now is
+                # removed with the run.
                 with suppress(OSError):
                     self.remove_folder(f"{folder}/{name}")
 

@@ -1,6 +1,7 @@
 """Folders for a job's temporary files: one each, removed at its end, or by the next job if it was killed.
 
-A folder belongs to the processes that have its lock file open: the job and, where it inherits the lock, Spark's JVM.
+A folder belongs to the processes that have its lock file open: the job and, where it inherits the lock,
+Spark's JVM.
 """
 
 import atexit
@@ -64,7 +65,9 @@ def _home(parent: Path) -> Path:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = home.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigurationError(f"{home} is not a folder of this user alone. Nothing was done; remove it, or set TMPDIR")
+        raise ConfigurationError(
+            f"{home} is not a folder of this user alone. Nothing was done; remove it, or set TMPDIR"
+        )
     return home
 
 

@@ -1,6 +1,7 @@
 """Write the trace behind a one-line error into a file that only its owner and group can read.
 
-The files are in `_logs` below a storage root that is a folder, else in $XDG_STATE_HOME/tagmill/logs of this machine.
+The files are in `_logs` below a storage root that is a folder, else in $XDG_STATE_HOME/tagmill/logs of this
+machine.
 """
 
 import os
@@ -22,7 +23,9 @@ KEPT_SECONDS = 30 * 86_400
 def folder_of(storage_root: str | None) -> Path:
     """Return where traces go; None: the configuration is not known."""
     if storage_root is None or "://" in storage_root:
-        return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "tagmill" / "logs"
+        return (
+            Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "tagmill" / "logs"
+        )
     return Path(storage_root) / FOLDER
 
 

@@ -1,4 +1,5 @@
-"""Load Parquet files into Cassandra's tables: Spark's Python workers read, encode and send the rows (docs/decisions/0023).
+"""Load Parquet files into Cassandra's tables: Spark's Python workers read, encode and send the rows
+(docs/decisions/0023).
 
 Each worker has a connection of its own, configured in [cassandra], and keeps it for later tasks.
 """
@@ -24,7 +25,8 @@ from tagmill.config.settings import CassandraSettings
 from tagmill.runs.parquet_files import slots_of
 from tagmill.runs.storage import RunFiles
 
-# Rows that are read at once, at most: if many rows share a large value, the file's size says nothing about theirs.
+# Rows that are read at once, at most: if many rows share a large value, the file's size says nothing about
+# theirs.
 ROWS_AT_ONCE = 512
 # Bytes of a column that are read ahead: a file may be a single row group.
 READ_AHEAD_BYTES = 1024 * 1024
@@ -40,17 +42,24 @@ RowsOf = Callable[[int], tuple[Iterable[Rows], Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A Parquet file, relative to the root, and `beside`: columns that are not in it, with the Python value that all its rows share."""
+    """A Parquet file, relative to the root, and `beside`: columns that are not in it, with the Python value
+    that all its rows share.
+    """
 
     name: str
     beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(
-    spark: SparkSession, settings: CassandraSettings, files: RunFiles, parts: Sequence[Part], target: Target,
+    spark: SparkSession,
+    settings: CassandraSettings,
+    files: RunFiles,
+    parts: Sequence[Part],
+    target: Target,
     columns: Sequence[str] | None = None,
-) -> int:  # fmt: skip
-    """Write the rows of files, these columns or all, as stores.bulk.write_rows does, and return how many there were.
+) -> int:
+    """Write the rows of files, these columns or all, as stores.bulk.write_rows does, and return how many
+    there were.
 
     Rows of a partition that follow each other in a file are written together. Errors: spark.errors.explained.
     """
@@ -59,24 +68,39 @@ def load(
 
 
 def load_merged(
-    spark: SparkSession, settings: CassandraSettings, files: RunFiles, names: Sequence[str], target: Target, slots: int,
+    spark: SparkSession,
+    settings: CassandraSettings,
+    files: RunFiles,
+    names: Sequence[str],
+    target: Target,
+    slots: int,
     order: Order,
-) -> int:  # fmt: skip
-    """Write the rows of files that have slots (rowgroups.write_groups) as `load` does, and return how many there were.
+) -> int:
+    """Write the rows of files that have slots (rowgroups.write_groups) as `load` does, and return how many
+    there were.
 
-    The rows of a slot in MERGED files are sorted by `order` and written together. Cassandra takes rows fastest in the table's own order;
-    file by file, the rows of a partition would come in many separate shares.
+    The rows of a slot in MERGED files are sorted by `order` and written together. Cassandra takes rows
+    fastest in the table's own order; file by file, the rows of a partition would come in many separate
+    shares.
     """
     chunks = [names[begin : begin + MERGED] for begin in range(0, len(names), MERGED)]
-    shares = min(slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks))))
+    shares = min(
+        slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks)))
+    )
     tasks = [(chunk, range(share, slots, shares)) for chunk in chunks for share in range(shares)]
     return _written(spark, settings, target, partial(_of_slots, files, tasks, order), len(tasks), len(tasks))
 
 
-def _written(spark: SparkSession, settings: CassandraSettings, target: Target, rows_of: RowsOf, count: int, tasks: int) -> int:
+def _written(
+    spark: SparkSession, settings: CassandraSettings, target: Target, rows_of: RowsOf, count: int, tasks: int
+) -> int:
     """Have workers write `count` lots of rows in `tasks` tasks, and return the number of rows."""
     work = partial(_write, settings=settings, target=target, rows_of=rows_of)
-    lines = spark.range(0, count, numPartitions=max(1, tasks)).mapInArrow(work, from_arrow_schema(COUNT)).collect()
+    lines = (
+        spark.range(0, count, numPartitions=max(1, tasks))
+        .mapInArrow(work, from_arrow_schema(COUNT))
+        .collect()
+    )
     return sum(line["rows"] for line in lines)
 
 
@@ -117,7 +141,9 @@ def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.
     with ExitStack() as stack:
         opened = [pq.ParquetFile(stack.enter_context(files.open(name))) for name in names]
         # A file that was written without slots counts as a single slot.
-        of_slots = [slots_of(file) or [place % slots.stop] * file.num_row_groups for place, file in enumerate(opened)]
+        of_slots = [
+            slots_of(file) or [place % slots.stop] * file.num_row_groups for place, file in enumerate(opened)
+        ]
         for slot in slots:
             waiting, size = list[pa.Table](), 0
             for file, said in zip(opened, of_slots, strict=True):
@@ -145,4 +171,6 @@ def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             at_once = max(1, min(ROWS_AT_ONCE, PIECE_BYTES * group.num_rows // max(1, group.total_byte_size)))
-            yield from file.iter_batches(at_once, row_groups=[number], columns=None if columns is None else list(columns))
+            yield from file.iter_batches(
+                at_once, row_groups=[number], columns=None if columns is None else list(columns)
+            )

@@ -9,9 +9,12 @@ from tagmill.domain.timeuuid import GREGORIAN_TICKS
 def offset_ticks(offset: Column) -> Column:
     """Return the ticks since 1970 (bigint) of a TimeUUID given as text; meaningless unless its version is 1.
 
-    It costs more than most expressions: as a column of its own, to which other expressions refer, it is computed once.
+    It costs more than most expressions: as a column of its own, to which other expressions refer, it is
+    computed once.
     """
-    digits = F.concat(_bytes_of(offset, 16, 3), _bytes_of(offset, 10, 4), _bytes_of(offset, 1, 8)).cast("string")
+    digits = F.concat(_bytes_of(offset, 16, 3), _bytes_of(offset, 10, 4), _bytes_of(offset, 1, 8)).cast(
+        "string"
+    )
     return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
 
 
@@ -31,7 +34,9 @@ def xxhash64(value: Column) -> Column:
     from pyspark import SparkContext
 
     jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
-    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(jvm.PythonUtils.toSeq([context.expr()]), 0)  # type: ignore[union-attr]
+    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(
+        jvm.PythonUtils.toSeq([context.expr()]), 0
+    )  # type: ignore[union-attr]
     return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
 
 

@@ -1,4 +1,5 @@
-"""Turn whatever comes out of a Spark call or a driver into one error with one line and the right exit status (docs/decisions/0032).
+"""Turn whatever comes out of a Spark call or a driver into one error with one line and the right exit status
+(docs/decisions/0032).
 
 A task's failure reaches the driver program as text only, so causes are told apart by what the text says.
 """
@@ -13,7 +14,14 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from tagmill.cassandra.permissions import missing_right
-from tagmill.errors import ConfigurationError, SparkEnded, StoreUnavailable, TagmillError, TransientError, UnexpectedError
+from tagmill.errors import (
+    ConfigurationError,
+    SparkEnded,
+    StoreUnavailable,
+    TagmillError,
+    TransientError,
+    UnexpectedError,
+)
 from tagmill.runs import trace_log
 
 KEPT = "What was committed stays"
@@ -22,7 +30,12 @@ KILLED = "Where nobody killed it, memory has run out: that of the machine, or sp
 DRIVER = r"com\.datastax\.oss\.driver\.api\.core\."
 
 # modules of errors, and whose they are
-OTHER_DRIVERS = {"clickhouse_connect": "ClickHouse", "urllib3": "ClickHouse", "cimpl": "Kafka", "confluent_kafka": "Kafka"}
+OTHER_DRIVERS = {
+    "clickhouse_connect": "ClickHouse",
+    "urllib3": "ClickHouse",
+    "cimpl": "Kafka",
+    "confluent_kafka": "Kafka",
+}
 REFUSED = re.compile(r"(?i)auth|certificate|ssl|privileges|denied")
 # a guard's error in a Python worker: its module, its class and the line that it says
 RAISED = re.compile(r"^(?:[\w.]+: )?(tagmill(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
@@ -30,7 +43,9 @@ RAISED = re.compile(r"^(?:[\w.]+: )?(tagmill(?:\.\w+)*)\.(\w+): (.+)$", re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a Spark call failed: what the text says, the error it means, and the line, which may use `where` and the pattern's groups."""
+    """Why a Spark call failed: what the text says, the error it means, and the line, which may use `where`
+    and the pattern's groups.
+    """
 
     says: str
     error: type[TagmillError]
@@ -55,7 +70,8 @@ CAUSES = (
     Cause(
         r"SSLHandshakeException|PKIX path \w+ failed",
         ConfigurationError,
-        "{where} and Spark agree on no TLS connection. {untouched}. Correct tls and tls_ca_file of [cassandra]",
+        "{where} and Spark agree on no TLS connection. {untouched}. Correct tls and tls_ca_file of "
+        "[cassandra]",
     ),
     Cause(
         r"java\.lang\.OutOfMemoryError",
@@ -65,7 +81,8 @@ CAUSES = (
     Cause(
         r"No space left on device",
         SparkEnded,
-        f"Spark has no space left on its disk: spark.local.dir, which is /tmp if not set, or storage.root. {{untouched}}. {AGAIN}",
+        "Spark has no space left on its disk: spark.local.dir, which is /tmp if not set, or "
+        f"storage.root. {{untouched}}. {AGAIN}",
     ),
     Cause(
         r"\[JAVA_GATEWAY_EXITED\]",
@@ -79,7 +96,8 @@ CAUSES = (
         f"a Python worker of Spark ended. {KILLED}. {{untouched}}. {AGAIN}",
     ),
     Cause(
-        DRIVER + r"(?:\w+\.)?(?P<kind>AllNodesFailed|NoNodeAvailable|DriverTimeout|RequestThrottling|ClosedConnection|"
+        DRIVER
+        + r"(?:\w+\.)?(?P<kind>AllNodesFailed|NoNodeAvailable|DriverTimeout|RequestThrottling|ClosedConnection|"
         r"\w*Connection\w*|HeartbeatTimeout|ReadTimeout|ReadFailure|WriteTimeout|WriteFailure|Unavailable|Overloaded|Bootstrapping)"
         r"Exception",
         StoreUnavailable,
@@ -93,12 +111,14 @@ CAUSES = (
     Cause(
         r"Couldn't find (?:table )?(?P<table>[\w.\"]+)",
         ConfigurationError,
-        "{where}: table {table} is not there, or the user may not see it. {untouched}. Look at [pipelines] and at the user's rights",
+        "{where}: table {table} is not there, or the user may not see it. {untouched}. Look at "
+        "[pipelines] and at the user's rights",
     ),
     Cause(
         r"org\.apache\.kafka\.common\.errors\.(?P<kind>\w*(?:Authorization|Authentication|Ssl\w*))Exception",
         ConfigurationError,
-        "Kafka refused Spark ({kind}). {untouched}. Correct [kafka], its user name and password, or the user's rights",
+        "Kafka refused Spark ({kind}). {untouched}. Correct [kafka], its user name and password, or the "
+        "user's rights",
     ),
     Cause(
         r"org\.apache\.kafka\.common\.(?:errors\.(?:Timeout|Disconnect|NotLeader\w*|LeaderNotAvailable|Network)Exception"
@@ -109,7 +129,8 @@ CAUSES = (
     Cause(
         r"AccessControlException|AccessDeniedException|Status Code: 40[13]|\(Permission denied\)",
         ConfigurationError,
-        "Spark may not read or write below storage.root. {untouched}. Correct the rights there, then run the same command again",
+        "Spark may not read or write below storage.root. {untouched}. Correct the rights there, then run "
+        "the same command again",
     ),
     Cause(
         r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\.",
@@ -166,7 +187,8 @@ def explain(error: BaseException, where: str, untouched: str = KEPT) -> TagmillE
         return raised
     if right := missing_right(text):
         return ConfigurationError(
-            f"{where} refused Spark: {right.said}. {untouched}. {right.way_out}, then run the same command again"
+            f"{where} refused Spark: {right.said}. {untouched}. {right.way_out}, then run the same "
+            "command again"
         )
     causes = (cause.error_of(text, where, untouched) for cause in CAUSES)
     return next(filter(None, causes), None) or _of_driver(error, where) or _of_system(error, untouched)
@@ -199,7 +221,9 @@ def _of_driver(error: BaseException, where: str) -> TagmillError | None:
     if server := OTHER_DRIVERS.get(driver):
         said = " ".join(str(error).split())[:300]
         if REFUSED.search(said):
-            return ConfigurationError(f"{server} refused: {said}. {KEPT}. Correct [{server.lower()}], or the user's rights")
+            return ConfigurationError(
+                f"{server} refused: {said}. {KEPT}. Correct [{server.lower()}], or the user's rights"
+            )
         return StoreUnavailable(f"{server} did not answer: {said}. {AGAIN}")
     return None
 
@@ -211,7 +235,9 @@ def _of_system(error: BaseException, untouched: str) -> TagmillError | None:
     if not isinstance(error, OSError) or error.filename is None:
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TransientError(f"no space left on the disk of {error.filename}. {untouched}. Make room. {AGAIN}")
+        return TransientError(
+            f"no space left on the disk of {error.filename}. {untouched}. Make room. {AGAIN}"
+        )
     return ConfigurationError(f"{error.filename}: {error.strerror}. {untouched}")
 
 
@@ -222,7 +248,9 @@ def _raised_in_worker(text: str, where: str, untouched: str) -> TagmillError | N
     if not raised:
         return None
     kind, said = raised[-1]
-    if issubclass(kind, StoreUnavailable) and said.startswith("Cassandra"):  # what it left untouched is what the operation knows
+    if issubclass(kind, StoreUnavailable) and said.startswith(
+        "Cassandra"
+    ):  # what it left untouched is what the operation knows
         return kind(f"{where} did not answer Spark ({kind.__name__}). {untouched}. {AGAIN}")
     return kind(said)
 
@@ -241,7 +269,11 @@ def ended() -> SparkEnded | None:
 
     process = getattr(SparkContext._gateway, "proc", None)
     try:
-        return SparkEnded(f"Spark's JVM ended (exit status {process.wait(1)}). {KILLED}. {KEPT}. {AGAIN}") if process else None
+        return (
+            SparkEnded(f"Spark's JVM ended (exit status {process.wait(1)}). {KILLED}. {KEPT}. {AGAIN}")
+            if process
+            else None
+        )
     except TimeoutExpired:
         return None
 

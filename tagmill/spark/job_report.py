@@ -39,7 +39,18 @@ class JobReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as it is written to its file."""
-        names = ("step", "pipeline", "run", "exit_code", "result", "message", "error", "error_type", "docs", "seconds")
+        names = (
+            "step",
+            "pipeline",
+            "run",
+            "exit_code",
+            "result",
+            "message",
+            "error",
+            "error_type",
+            "docs",
+            "seconds",
+        )
         return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
 
 
@@ -71,7 +82,10 @@ def job_arguments(description: str | None) -> ArgumentParser:
 
 @contextmanager
 def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
-    """Run a job's work and print its outcome. Errors are written to the report, a defect's trace to a log that the report names."""
+    """Run a job's work and print its outcome.
+
+    Errors are written to the report, a defect's trace to a log that the report names.
+    """
     report, start = JobReport(step, args.pipeline, getattr(args, "run", None)), time.monotonic()
     try:
         yield report
@@ -80,7 +94,11 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
     except TagmillError as error:
         _failed(report, error, type(error).__name__)
     except KeyboardInterrupt:
-        report.exit_code, report.error, report.error_type = 130, "stopped; nothing is lost, try again", "KeyboardInterrupt"
+        report.exit_code, report.error, report.error_type = (
+            130,
+            "stopped; nothing is lost, try again",
+            "KeyboardInterrupt",
+        )
     except Exception as error:
         told = errors.tell(error, _log_folder(args), f"{step} {args.pipeline}")
         _failed(report, told, type(error if isinstance(told, UnexpectedError) else told).__name__)

@@ -1,4 +1,7 @@
-"""Make the Spark session of a job, and its settings, which spark-submit needs before the session. Imports pyspark only when asked."""
+"""Make the Spark session of a job, and its settings, which spark-submit needs before the session.
+
+Imports pyspark only when asked.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,14 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS, LOCAL_DIR = "spark.driver.extraJavaOptions", "spark.local.dir"
 FEW_PROCESSORS = 2
-# Thresholds of Java's second compiler, ten times Java's own: in a short job, it pays only for code that runs very often.
-HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
+# Thresholds of Java's second compiler, ten times Java's own: in a short job, it pays only for code that runs
+# very often.
+HOT = {
+    "InvocationThreshold": 50_000,
+    "MinInvocationThreshold": 6_000,
+    "CompileThreshold": 150_000,
+    "BackEdgeThreshold": 400_000,
+}
 READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
@@ -38,7 +47,8 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]:
-    """Return the settings of a job's session, without secrets: those come from the environment into the session itself.
+    """Return the settings of a job's session, without secrets: those come from the environment into the
+    session itself.
 
     Args:
         settings: the configuration.
@@ -47,7 +57,8 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
     jars = sorted(settings.spark.jars.glob("*.jar"))
     if not jars:
         raise ConfigurationError(
-            f"spark.jars: there are no jars in {settings.spark.jars}; bin/setup fetches them into build/jars/spark of the clone"
+            f"spark.jars: there are no jars in {settings.spark.jars}; bin/setup fetches them into "
+            "build/jars/spark of the clone"
         )
     cassandra = settings.cassandra
     conf = {
@@ -82,13 +93,16 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
     conf |= settings.spark.conf
     given = conf.get(JAVA_OPTIONS, "")
-    if options := " ".join(filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))):
+    if options := " ".join(
+        filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))
+    ):
         conf[JAVA_OPTIONS] = options
     return conf
 
 
 def _sparing(given: str) -> str:
-    """Return flags for a driver's JVM on few processors: fewer compilations, and no G1, whose threads want a third processor.
+    """Return flags for a driver's JVM on few processors: fewer compilations, and no G1, whose threads want a
+    third processor.
 
     A garbage collector that the given options choose stays.
     """
@@ -99,12 +113,15 @@ def _sparing(given: str) -> str:
 
 
 def _temporary(folder: Path | None) -> str:
-    """Return the flag that makes a JVM keep its temporary files in a folder; none for a path with a space, which can't be passed."""
+    """Return the flag that makes a JVM keep its temporary files in a folder; none for a path with a space,
+    which can't be passed.
+    """
     return "" if folder is None or " " in str(folder) else f"-Djava.io.tmpdir={folder}"
 
 
 def _archive(file: Path | None) -> str:
-    """Return the flags that let the driver's JVM use a class data archive; a JVM that can't use the archive starts without it.
+    """Return the flags that let the driver's JVM use a class data archive; a JVM that can't use the archive
+    starts without it.
 
     There are none if the file is missing, or for a path with a space, which can't be passed.
     """
@@ -114,7 +131,8 @@ def _archive(file: Path | None) -> str:
 
 
 def session(settings: Settings, *, name: str = "tagmill", log: Path | None = None) -> SparkSession:
-    """Start the session of this job: under spark-submit the master is already decided, else it is `spark.master`.
+    """Start the session of this job: under spark-submit the master is already decided, else it is
+    `spark.master`.
 
     `log`: the file to which a JVM that is started here writes what it would print on the terminal.
     """
@@ -125,38 +143,54 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     if "SPARK_ENV_LOADED" not in os.environ:  # set by spark-submit's launcher
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
-            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+            builder = builder.config("spark.driver.host", "127.0.0.1").config(
+                "spark.driver.bindAddress", "127.0.0.1"
+            )
     folder = _own_folder(settings)
     for key, value in (spark_conf(settings, folder) | ({LOCAL_DIR: str(folder)} if folder else {})).items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
     for key, value in {**_credentials(settings), **application_reads(settings)}.items():
-        spark.conf.set(key, value)  # set after the start, because settings given before are visible on the JVM's command line
+        spark.conf.set(
+            key, value
+        )  # set after the start, because settings given before are visible on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
 
 
 def _own_folder(settings: Settings) -> Path | None:
-    """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster has its own."""
-    if "SPARK_ENV_LOADED" in os.environ or not settings.spark.master.startswith("local") or names_disks(settings):
+    """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster
+    has its own.
+    """
+    if (
+        "SPARK_ENV_LOADED" in os.environ
+        or not settings.spark.master.startswith("local")
+        or names_disks(settings)
+    ):
         return None
     return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
 
 
 def names_disks(settings: Settings) -> bool:
-    """Return whether folders for Spark's temporary files are configured that a job's own folder can't replace."""
+    """Return whether folders for Spark's temporary files are configured that a job's own folder can't
+    replace.
+    """
     return "SPARK_LOCAL_DIRS" in os.environ or "," in settings.spark.conf.get(LOCAL_DIR, "")
 
 
 def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
-    """Start the session without pyspark's handler of Ctrl-C, which would use the connection of the call that it interrupts."""
+    """Start the session without pyspark's handler of Ctrl-C, which would use the connection of the call that
+    it interrupts.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if log is not None and SparkContext._gateway is None:
-        conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in builder._options.items()])
+        conf = SparkConf(loadDefaults=False).setAll(
+            [(key, str(value)) for key, value in builder._options.items()]
+        )
         with log.open("ab") as lines:
             gateway = launch_gateway(conf, {"stdout": lines, "stderr": lines})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
@@ -173,15 +207,31 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
 
 
 def application_reads(settings: Settings) -> dict[str, str]:
-    """Return the connector's settings for the keyspaces of the application, which are read at `read_consistency`."""
+    """Return the connector's settings for the keyspaces of the application, which are read at
+    `read_consistency`.
+    """
     cassandra, keyspaces = settings.cassandra, {pipeline.keyspace for pipeline in settings.pipelines.values()}
-    return {f"default:{one}/{READS_AT}": cassandra.read_consistency for one in keyspaces - {cassandra.ledger_keyspace}}
+    return {
+        f"default:{one}/{READS_AT}": cassandra.read_consistency
+        for one in keyspaces - {cassandra.ledger_keyspace}
+    }
 
 
 def _keep_names(spark: SparkSession) -> None:
-    """Look up and keep the JVM's names that pyspark uses; otherwise, py4j searches all jars for them at every column that is made."""
+    """Look up and keep the JVM's names that pyspark uses; otherwise, py4j searches all jars for them at every
+    column that is made.
+    """
     jvm: Any = spark.sparkContext._jvm
-    for name in ("functions", "PythonUtils", "PythonSQLUtils", "SparkSession", "Column", "Dataset", "java", "org"):
+    for name in (
+        "functions",
+        "PythonUtils",
+        "PythonSQLUtils",
+        "SparkSession",
+        "Column",
+        "Dataset",
+        "java",
+        "org",
+    ):
         setattr(jvm, name, getattr(jvm, name))
 
 
@@ -201,9 +251,12 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Yield a session, and stop it at the end. An error of Spark is explained, and its trace is written to a log.
+    """Yield a session, and stop it at the end.
 
-    Raises the error that tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A defect passes as it is.
+    An error of Spark is explained, and its trace is written to a log.
+
+    Raises the error that tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A
+    defect passes as it is.
     """
     log = trace_log.new_file(trace_log.folder_of(settings.storage.root), name)
     kept = False
@@ -231,7 +284,9 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
-    """Yield a session, and stop it in order unless a person interrupts; the error that came first is the one that passes."""
+    """Yield a session, and stop it in order unless a person interrupts; the error that came first is the one
+    that passes.
+    """
     try:
         yield spark
     except BaseException as error:
@@ -246,7 +301,9 @@ def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _end_jvm() -> None:
-    """End the JVM of this process, since an interrupted call leaves its connection in the middle of an answer."""
+    """End the JVM of this process, since an interrupted call leaves its connection in the middle of an
+    answer.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -274,13 +331,17 @@ def _where(settings: Settings) -> str:
 
 @contextmanager
 def session_when_asked(settings: Settings, name: str) -> Iterator[Callable[[], SparkSession]]:
-    """Yield a function that makes a session when it is first called, and returns the same one later; the session is stopped at the end."""
+    """Yield a function that makes a session when it is first called, and returns the same one later; the
+    session is stopped at the end.
+    """
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(spark_session(settings, name)))
 
 
 def _credentials(settings: Settings) -> dict[str, str]:
-    """Return the connector's user, password and trusted certificates (Spark redacts keys that say 'password')."""
+    """Return the connector's user, password and trusted certificates (Spark redacts keys that say
+    'password').
+    """
     cassandra = settings.cassandra
     conf = {}
     if cassandra.username is not None and cassandra.password is not None:
@@ -292,9 +353,11 @@ def _credentials(settings: Settings) -> dict[str, str]:
 
 
 def trust_store(ca_file: Path, folder: Path) -> dict[str, str]:
-    """Convert a PEM file of certificate authorities to a Java trust store in a folder, and return the settings that name it.
+    """Convert a PEM file of certificate authorities to a Java trust store in a folder, and return the
+    settings that name it.
 
-    Executors on other machines don't see the folder: for them, name a trust store that they have in `spark.conf`.
+    Executors on other machines don't see the folder: for them, name a trust store that they have in
+    `spark.conf`.
     """
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
     from cryptography.x509 import load_pem_x509_certificates
@@ -303,8 +366,12 @@ def trust_store(ca_file: Path, folder: Path) -> dict[str, str]:
     try:
         authorities = load_pem_x509_certificates(ca_file.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cassandra.tls_ca_file: {ca_file} can't be read as PEM certificates: {error}") from None
-    entries = [pkcs12.PKCS12Certificate(authority, f"ca-{i}".encode()) for i, authority in enumerate(authorities)]
+        raise ConfigurationError(
+            f"cassandra.tls_ca_file: {ca_file} can't be read as PEM certificates: {error}"
+        ) from None
+    entries = [
+        pkcs12.PKCS12Certificate(authority, f"ca-{i}".encode()) for i, authority in enumerate(authorities)
+    ]
     file = folder / "trusted.p12"
     file.touch(mode=0o600)
     file.write_bytes(pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode())))

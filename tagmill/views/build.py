@@ -1,4 +1,7 @@
-"""Build a view once: number the new events of a journal. A build is safe to kill or freeze at any instruction (sealed_build.py)."""
+"""Build a view once: number the new events of a journal.
+
+A build is safe to kill or freeze at any instruction (sealed_build.py).
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,22 @@ EXAMPLES = 20
 
 
 def build(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, adopt: bool = False, tell: Tell | None = None
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: SparkSession,
+    adopt: bool = False,
+    tell: Tell | None = None,
 ) -> Result:
     """Build the view of a pipeline's journal, for all its tags, up to now less the delay.
 
-    A build that was sealed and not finished is finished first. With `adopt`, existing numbers of an application are taken as the
-    start. `tell` is called with a text for each phase.
+    A build that was sealed and not finished is finished first. With `adopt`, existing numbers of an
+    application are taken as the start. `tell` is called with a text for each phase.
 
     Raises:
-        GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others are built.
+        GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others
+            are built.
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
@@ -53,14 +63,17 @@ def check(settings: Settings, pipeline: str) -> None:
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
     with Ledger(settings.cassandra) as ledger:
-        JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)
+        JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(
+            pipeline, chosen.view
+        )
         Journal.look(ledger.cassandra, chosen.journal)
 
 
 def _must_number(pipeline: str, chosen: PipelineSettings) -> None:
     if chosen.views != "tagmill":
         raise GuardRefused(
-            f'pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} (views = "application"). '
+            f"pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} "
+            '(views = "application"). '
             'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
         )
 
@@ -83,7 +96,9 @@ class _Builder(Attempt):
         return self._result(manifest, finished)
 
     def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any]]:
-        """Read, check and number new events into files; return the manifest, and what _counted says of refused persistence ids."""
+        """Read, check and number new events into files; return the manifest, and what _counted says of
+        refused persistence ids.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.journal import frames
@@ -91,30 +106,47 @@ class _Builder(Attempt):
         from tagmill.views import diff, numbering
         from tagmill.views.model import Manifest
 
-        until = from_datetime(self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        until = from_datetime(
+            self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
+        )
         folder = self.new_folder()
         url = self.files.url(folder)
         self.tell("looking where each persistence id stands")
         ids = frames.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
-        stands = self.fixed(frames.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
+        stands = self.fixed(
+            frames.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands"
+        )
         count, refused = self._counted(stands, row, adopt)
         reader = self.reader(folder, until)
         checkpoints.reached("build.reading")
         found = reader.stage(stands, adopt=adopt)
         manifest = Manifest(
-            journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1, folder=folder,
+            journal=self.journal.keyspace,
+            view_table=self.journal.view_table,
+            pipeline=self.name,
+            build=row.build + 1,
+            folder=folder,
             until=until,
-            written_at=max(row.written_at + 1, self.builds.cassandra.now_microseconds()), persistence_ids=count, moved=0, events=0, rows=0,
-            before_first_time_bucket=0, late_from={}, waiting={}, examples=[],
+            written_at=max(row.written_at + 1, self.builds.cassandra.now_microseconds()),
+            persistence_ids=count,
+            moved=0,
+            events=0,
+            rows=0,
+            before_first_time_bucket=0,
+            late_from={},
+            waiting={},
+            examples=[],
             ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
-        )  # fmt: skip
+        )
         if not found and not adopt:
             return manifest, refused
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
-        ends = self.fixed(diff.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends")
+        ends = self.fixed(
+            diff.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends"
+        )
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = self.fixed(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
@@ -123,21 +155,29 @@ class _Builder(Attempt):
             .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
             .collect()
         )
-        waiting = {Reason(line["reason"]): line["ids"] for line in stops if line["reason"] not in (None, Reason.YOUNG.value)}
+        waiting = {
+            Reason(line["reason"]): line["ids"]
+            for line in stops
+            if line["reason"] not in (None, Reason.YOUNG.value)
+        }
         return manifest.model_copy(
             update={
                 "moved": records.count(),
                 "events": sum(line["events"] for line in stops),
                 "rows": sums.rows.total(),
                 "before_first_time_bucket": sums.early,
-                "late_from": {tag: first for tag, first in sums.earliest.items() if first <= (row.built_to or -1)},
+                "late_from": {
+                    tag: first for tag, first in sums.earliest.items() if first <= (row.built_to or -1)
+                },
                 "waiting": waiting,
                 "examples": self._examples(ends) if waiting else [],
             }
         ), refused
 
     def _examples(self, ends: DataFrame) -> list[Waiting]:
-        """Return the first persistence ids that wait for another reason than being too young, at most EXAMPLES."""
+        """Return the first persistence ids that wait for another reason than being too young, at most
+        EXAMPLES.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.journal.flaws import Reason
@@ -145,25 +185,36 @@ class _Builder(Attempt):
 
         waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
         return [
-            Waiting(persistence_id=line["persistence_id"], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
+            Waiting(
+                persistence_id=line["persistence_id"],
+                sequence_nr=line["upto"] + 1,
+                reason=Reason(line["reason"]),
+            )
             for line in waits.orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
         ]
 
     def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
         """Count the persistence ids, and those that another writer has numbered.
 
-        Returns the first number, and a list of the second one and the first such persistence_id's row; it is empty if there are none.
+        Returns the first number, and a list of the second one and the first such persistence_id's row; it is
+        empty if there are none.
         Raises GuardRefused when they were numbered before Tagmill's first build.
         """
         from pyspark.sql import functions as F
 
-        first = F.min_by(F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col("persistence_id")))
-        line = stands.agg(F.count("*").alias("all"), F.count_if("refused").alias("count"), first.alias("first")).first()
+        first = F.min_by(
+            F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col("persistence_id"))
+        )
+        line = stands.agg(
+            F.count("*").alias("all"), F.count_if("refused").alias("count"), first.alias("first")
+        ).first()
         assert line is not None
         if line["count"] and row.build == 0 and not adopt:
             raise GuardRefused(
-                f"journal {self.journal.keyspace}: an application has numbered {line['count']} persistence ids (the first: "
-                f"{line['first']['persistence_id']!r}; see tag_write_progress and tag_scanning), and there is no build of ours. "
+                f"journal {self.journal.keyspace}: an application has numbered {line['count']} "
+                "persistence ids (the first: "
+                f"{line['first']['persistence_id']!r}; see tag_write_progress and tag_scanning), and "
+                "there is no build of ours. "
                 f"Nothing was written. {self._way_out()}"
             )
         return line["all"], [line["count"], line["first"]] if line["count"] else []
@@ -172,9 +223,12 @@ class _Builder(Attempt):
         count, first = refused
         others = f" and {count - 1} others" if count > 1 else ""
         return GuardRefused(
-            f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was numbered by somebody else: "
-            f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; tag_scanning has "
-            f"{first['scanned'] or 'nothing'}. Nothing was written for it, the rest is built: {result['rows']} rows "
+            f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was "
+            "numbered by somebody else: "
+            f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; "
+            "tag_scanning has "
+            f"{first['scanned'] or 'nothing'}. Nothing was written for it, the rest is built: "
+            f"{result['rows']} rows "
             f"of {result['moved']} persistence ids. {self._way_out()}"
         )
 
@@ -208,9 +262,14 @@ class _Builder(Attempt):
                 }
                 for e in manifest.examples
             ],
-            "message": f"pipeline {self.name}: {rows} rows written to {manifest.journal}.{manifest.view_table}, "
+            "message": f"pipeline {self.name}: {rows} rows written to "
+            f"{manifest.journal}.{manifest.view_table}, "
             f"{waiting} persistence ids wait"
-            + (f" ({', '.join(f'{count} × {reason.text}' for reason, count in manifest.waiting.items())})" if waiting else ""),
+            + (
+                f" ({', '.join(f'{count} × {reason.text}' for reason, count in manifest.waiting.items())})"
+                if waiting
+                else ""
+            ),
         }
 
 

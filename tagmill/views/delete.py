@@ -1,7 +1,8 @@
 """Delete the view of persistence ids or tags, so that a rebuild can make it again, or truncate a whole view.
 
-Only rows whose events the journal still has are deleted, since no other row could be brought back. Lines of tag_write_progress are deleted
-with them, except those that a rebuild needs to give surviving events the numbers that they had: where events were deleted, or rows stay.
+Only rows whose events the journal still has are deleted, since no other row could be brought back. Lines of
+tag_write_progress are deleted with them, except those that a rebuild needs to give surviving events the
+numbers that they had: where events were deleted, or rows stay.
 """
 
 from __future__ import annotations
@@ -35,46 +36,67 @@ def delete(
     dry_run: bool = False,
     tell: Tell | None = None,
 ) -> ViewReport:
-    """Delete rows of the view of a pipeline's journal that a rebuild can bring back; with `dry_run` only count them.
+    """Delete rows of the view of a pipeline's journal that a rebuild can bring back; with `dry_run` only
+    count them.
 
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
-        GuardRefused: the application numbered meanwhile; nothing was deleted. FenceRaised: another builder took over.
+        GuardRefused: the application numbered meanwhile; nothing was deleted. FenceRaised: another builder
+            took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
-        deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
+        deleter = _Deleter(
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen
+        )
         return deleter.look(row) if dry_run else deleter.run(row)
 
 
 def truncate(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: SparkSession,
+    dry_run: bool = False,
+    tell: Tell | None = None,
 ) -> ViewReport:
-    """Empty tag_views, tag_write_progress and tag_scanning of a pipeline's journal; with `dry_run` only count.
+    """Empty tag_views, tag_write_progress and tag_scanning of a pipeline's journal; with `dry_run` only
+    count.
 
     Raises:
-        GuardRefused: the view has what a rebuild can't bring back, or the application numbered meanwhile; nothing was deleted.
+        GuardRefused: the view has what a rebuild can't bring back, or the application numbered meanwhile;
+            nothing was deleted.
         FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
-        truncater = _Truncater(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen())
+        truncater = _Truncater(
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen()
+        )
         return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
 
 
 class _Deleter(OfChosen):
-    """The deletion of what was chosen. `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay."""
+    """The deletion of what was chosen.
+
+    `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay.
+    """
 
     row_by_row = True
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Write what to delete to files; return the manifest, the report, and what the plugin's tables said at the start."""
+        """Write what to delete to files; return the manifest, the report, and what the plugin's tables said
+        at the start.
+        """
         from tagmill.views import diff, guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         _, runs, events = self.staged(places)
         standing = self.standing(places)
-        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
+        guards.must_have_buckets(
+            standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}"
+        )
         self.tell("comparing")
         limits = self.limits(places)
         begins = numbering.begins(limits, runs)
@@ -102,7 +124,9 @@ class _Deleter(OfChosen):
         return manifest, report, places
 
     def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:
-        """Add to `left` the persistence ids with a row that no deletion would cover (differences.written_ahead)."""
+        """Add to `left` the persistence ids with a row that no deletion would cover
+        (differences.written_ahead).
+        """
         from pyspark.sql import functions as F
 
         from tagmill.views import diff
@@ -112,7 +136,9 @@ class _Deleter(OfChosen):
         return left.unionByName(diff.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
-        """Return the view's rows as differences.judged leaves them, and write the keys of those to delete (`removed`)."""
+        """Return the view's rows as differences.judged leaves them, and write the keys of those to delete
+        (`removed`).
+        """
         from pyspark.sql import functions as F
 
         from tagmill.views import diff
@@ -120,13 +146,17 @@ class _Deleter(OfChosen):
 
         all_of_them = standing.drop("content").withColumn("what", F.lit(Difference.REMOVED.value))
         lines = self.fixed(diff.judged(all_of_them, events), f"{self.url}/lines")
-        lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
+        lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(
+            f"{self.url}/removed"
+        )
         return lines
 
     def _forgotten(self, begins: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
-        """Find the lines of tag_write_progress to delete (persistence_id, tag); write them, and the other chosen lines to `kept`.
+        """Find the lines of tag_write_progress to delete (persistence_id, tag); write them, and the other
+        chosen lines to `kept`.
 
-        Includes lines that only Tagmill's own record has, as after a truncation that was killed when the plugin's tables were empty.
+        Includes lines that only Tagmill's own record has, as after a truncation that was killed when the
+        plugin's tables were empty.
         In: `begins` (numbering) without persistence ids that are left as they are.
         """
         from pyspark.sql import functions as F
@@ -139,7 +169,9 @@ class _Deleter(OfChosen):
             ID, "from_nr", "line.*"
         )
         chosen = self.of_tags(found, "tag").select(ID, "from_nr", "tag").distinct()
-        stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(ID, F.col("tag_name").alias("tag"))
+        stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(
+            ID, F.col("tag_name").alias("tag")
+        )
         stay = stay.union(numbering.beyond_the_journal(found, runs)).distinct()
         marked = self.fixed(
             chosen.join(stay.withColumn("stays", F.lit(True)), [ID, "tag"], "left").withColumn(
@@ -149,8 +181,11 @@ class _Deleter(OfChosen):
         )
         kept = marked.where("stays").select(ID, "tag")
         if self.chosen.persistence_ids is None:
-            # Persistence ids without events keep their lines, because nothing else says how far they were numbered.
-            kept = kept.union(frames.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti"))
+            # Persistence ids without events keep their lines, because nothing else says how far they were
+            # numbered.
+            kept = kept.union(
+                frames.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti")
+            )
         kept.write.parquet(f"{self.url}/kept")
         return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
@@ -160,13 +195,22 @@ class _Deleter(OfChosen):
 
         gone = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
         rest = F.filter("recorded", lambda line: ~F.array_contains("gone", line["tag"]))
-        records = self.records(places).where("sequence_nr is not null") if self.ours else self.records(places.where("false"))
+        records = (
+            self.records(places).where("sequence_nr is not null")
+            if self.ours
+            else self.records(places.where("false"))
+        )
         self.fixed(
             records.join(gone, ID).select(
-                ID, "sequence_nr", "partition_nr", "scanned", rest.alias("progress"), F.expr("filter(gone, t -> false)").alias("new")
+                ID,
+                "sequence_nr",
+                "partition_nr",
+                "scanned",
+                rest.alias("progress"),
+                F.expr("filter(gone, t -> false)").alias("new"),
             ),
             f"{self.url}/records",
-        )  # fmt: skip
+        )
 
 
 class _Truncater(_Deleter):
@@ -175,7 +219,9 @@ class _Truncater(_Deleter):
     row_by_row = False
 
     def truncate(self, row: BuildRow) -> ViewReport:
-        """Finish what an earlier attempt left, empty the tables, and note in Tagmill's own record what is gone."""
+        """Finish what an earlier attempt left, empty the tables, and note in Tagmill's own record what is
+        gone.
+        """
         row, _ = self.finish_left(row)
         manifest, report, places = self.seal(row, dry_run=False)
         self.must_come_back(report)
@@ -194,8 +240,11 @@ class _Truncater(_Deleter):
         kept = self.spark.read.parquet(f"{self.url}/kept").count()
         if report.total("unknown") or kept or report.left:
             raise GuardRefused(
-                f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of events that the journal doesn't "
-                f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted anew, since events were "
-                f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; tagmill views delete --offline "
+                f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of "
+                "events that the journal doesn't "
+                f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted "
+                "anew, since events were "
+                f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; "
+                "tagmill views delete --offline "
                 "leaves those and deletes the rest"
             )

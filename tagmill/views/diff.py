@@ -15,7 +15,8 @@ ID = "persistence_id"
 
 
 def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
-    """Return rows of tag_views as VIEW_KEY, sequence_nr and `content`, a hash of all columns outside the key; null differs from any value.
+    """Return rows of tag_views as VIEW_KEY, sequence_nr and `content`, a hash of all columns outside the key;
+    null differs from any value.
 
     Out: also `written` (microseconds), if the rows have it.
     """
@@ -27,13 +28,17 @@ def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
 def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
     """Compare the right rows with the standing ones, and return one line for each row that is in either.
 
-    In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took
-    away; `size` of the view's buckets.
-    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: the journal gives no such row, and `judged` says why), `written`.
+    In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned:
+    partitions that a cleanup took away; `size` of the view's buckets.
+    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: the journal gives no such row, and `judged`
+    says why), `written`.
     """
     key = list(VIEW_KEY)
-    joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(standing, key, "full_outer")
-    # Unless smaller buckets were cleaned, the start of a row's timebucket shows whether the row was cleaned, and costs less than its time.
+    joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(
+        standing, key, "full_outer"
+    )
+    # Unless smaller buckets were cleaned, the start of a row's timebucket shows whether the row was cleaned,
+    # and costs less than its time.
     is_enough = all(of.milliseconds >= size.milliseconds for of in cleaned_of)
     ticks = F.col("timebucket") * TICKS_PER_MILLISECOND if is_enough else offset_ticks(F.col("timestamp"))
     joined = with_cleaned(joined.withColumn("ticks", ticks), cleaned_of, "tag_name")
@@ -44,11 +49,14 @@ def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size:
         .when(F.col("is_cleaned"), Difference.CLEANED.value)
         .otherwise(Difference.ADDED.value)
     )
-    return joined.select(*key, F.coalesce("right_nr", "sequence_nr").alias("sequence_nr"), what.alias("what"), "written")
+    return joined.select(
+        *key, F.coalesce("right_nr", "sequence_nr").alias("sequence_nr"), what.alias("what"), "written"
+    )
 
 
 def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
-    """Change REMOVED to UNKNOWN for rows of events that the journal doesn't know, since it can't say whether they are wrong.
+    """Change REMOVED to UNKNOWN for rows of events that the journal doesn't know, since it can't say whether
+    they are wrong.
 
     In: what compared returns; `known` persistence_id, sequence_nr: events of the journal that have tags.
     """
@@ -60,7 +68,8 @@ def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def number_taken(lines: DataFrame) -> DataFrame:
-    """Return persistence ids with an UNKNOWN row that stays and has the number of a right row: readers would find the number twice.
+    """Return persistence ids with an UNKNOWN row that stays and has the number of a right row: readers would
+    find the number twice.
 
     This happens when an event between others has lost its tags. In: what judged returns.
     Out: persistence_id, upto (in front of that event), reason.
@@ -68,7 +77,9 @@ def number_taken(lines: DataFrame) -> DataFrame:
     number = ["tag_name", ID, "tag_pid_sequence_nr"]
     kept = lines.where((F.col("what") == Difference.UNKNOWN.value) & F.col("sequence_nr").isNotNull())
     kept = kept.select(*number, F.col("sequence_nr").alias("kept"))
-    right = lines.where(F.col("what").isin(Difference.SAME.value, Difference.ADDED.value, Difference.CHANGED.value))
+    right = lines.where(
+        F.col("what").isin(Difference.SAME.value, Difference.ADDED.value, Difference.CHANGED.value)
+    )
     return (
         kept.join(right, number)
         .groupBy(ID)
@@ -77,10 +88,12 @@ def number_taken(lines: DataFrame) -> DataFrame:
 
 
 def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
-    """Stop persistence ids in front of their first event if their progress was written later than `latest` (microseconds).
+    """Stop persistence ids in front of their first event if their progress was written later than `latest`
+    (microseconds).
 
-    A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress. In: `ends` as numbering.ends
-    returns them; `places` with `written` of tables.places. Out: `ends`, with reason WRITTEN_AHEAD for those persistence ids.
+    A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress. In:
+    `ends` as numbering.ends returns them; `places` with `written` of tables.places. Out: `ends`, with reason
+    WRITTEN_AHEAD for those persistence ids.
     """
     ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
     if ahead.isEmpty():
@@ -93,11 +106,15 @@ def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
 
 
 def written_ahead(lines: DataFrame, latest: int) -> DataFrame:
-    """Return persistence ids with a row to delete or change that was written later than `latest` (microseconds).
+    """Return persistence ids with a row to delete or change that was written later than `latest`
+    (microseconds).
 
-    Cassandra keeps what has the latest timestamp: neither a deletion nor a row with an earlier one replaces it.
+    Cassandra keeps what has the latest timestamp: neither a deletion nor a row with an earlier one replaces
+    it.
     In: what judged returns. Out: persistence_id, upto (in front of that row's event), reason.
     """
-    goes = F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value) & (F.col("written") > latest)
+    goes = F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value) & (
+        F.col("written") > latest
+    )
     upto = (F.coalesce(F.min("sequence_nr"), F.lit(1)) - 1).alias("upto")
     return lines.where(goes).groupBy(ID).agg(upto, F.lit(Reason.WRITTEN_AHEAD.value).alias("reason"))

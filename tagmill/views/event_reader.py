@@ -1,9 +1,11 @@
-"""Read the new events of each persistence_id by key, from where its build ended; if there are no records yet, read the whole table.
+"""Read the new events of each persistence_id by key, from where its build ended; if there are no records yet,
+read the whole table.
 
-An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n,
-the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n + 2. The connector can't look up ranges
-that differ from id to id, so new events of a known persistence_id are looked up sequence_nr by sequence_nr, in windows that
-grow eightfold while they are full. A persistence_id without a record, or with many new events, is read partition by partition.
+An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an
+event of partition n, the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n
++ 2. The connector can't look up ranges that differ from id to id, so new events of a known persistence_id are
+looked up sequence_nr by sequence_nr, in windows that grow eightfold while they are full. A persistence_id
+without a record, or with many new events, is read partition by partition.
 """
 
 from functools import reduce
@@ -20,20 +22,25 @@ from tagmill.spark.connector import BY_PARTITION, table
 from tagmill.views.staging import Staging
 
 REACH = 3
-# Sequence_nrs in the first window of an id: two, so that a missing event with another one behind it is noticed.
+# Sequence_nrs in the first window of an id: two, so that a missing event with another one behind it is
+# noticed.
 FIRST_WINDOW = 2
-# A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read by partition instead.
+# A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read
+# by partition instead.
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
-# Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time.
+# Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a
+# time.
 LONG, SLICES_AT_ONCE = 100_000, 8
 
 
 class Reader:
     """Stages the new events of many persistence ids, pass by pass, below one folder: `files`."""
 
-    def __init__(self, spark: SparkSession, cassandra: Cassandra, staging: Staging, folder: str, tell: Tell) -> None:
+    def __init__(
+        self, spark: SparkSession, cassandra: Cassandra, staging: Staging, folder: str, tell: Tell
+    ) -> None:
         self.spark, self.cassandra, self.staging = spark, cassandra, staging
         self.journal = journal = staging.journal
         self.folder = folder
@@ -43,13 +50,18 @@ class Reader:
         self.numbered: DataFrame | None = None
         by_key, messages = {"directJoinSetting": "on"}, journal.names.messages
         self.messages = table(spark, journal.keyspace, messages, **by_key).select(*journal.columns)
-        self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(*journal.columns)
+        self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(
+            *journal.columns
+        )
 
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
-        """Write all new events to files below `folder`/pass-N and return whether there are any. In: what tables.stands returns.
+        """Write all new events to files below `folder`/pass-N and return whether there are any.
 
-        The files of a first build may have events of other persistence ids, too; numbering leaves them out. With `adopt`, an event of an
-        adopted persistence_id is written without the tags for which the application has numbered it.
+        In: what tables.stands returns.
+
+        The files of a first build may have events of other persistence ids, too; numbering leaves them out.
+        With `adopt`, an event of an adopted persistence_id is written without the tags for which the
+        application has numbered it.
         """
         open_ids = stands.where("not refused")
         if adopt:
@@ -57,8 +69,12 @@ class Reader:
             self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
         if not stands.where("known").take(1):
             return self._whole_table(open_ids)
-        jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
-        plain = open_ids.where("deleted_to <= sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"), "known")
+        jumped = open_ids.where("deleted_to > sequence_nr").select(
+            ID, "from_nr", F.col("partition_nr").alias("first")
+        )
+        plain = open_ids.where("deleted_to <= sequence_nr").select(
+            ID, "from_nr", F.col("partition_nr").alias("first"), "known"
+        )
         known = plain.where("known").drop("known")
         if known.take(1):
             self._windows(known)
@@ -66,7 +82,9 @@ class Reader:
         return self.passes > 0
 
     def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
-        """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
+        """Write all events behind from_nr, as `stage` does.
+
+        In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
 
         Without `by_key`, the whole table is read, and the files have events of other persistence ids, too.
         """
@@ -74,31 +92,44 @@ class Reader:
             self._whole_table(ids)
             return
         first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
-        self._partitions(first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0"))))
+        self._partitions(
+            first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0")))
+        )
         self._behind_gaps(ids)
 
     def _behind_gaps(self, ids: DataFrame) -> None:
-        """Read on behind empty partitions where an event that was numbered has not been read: it is behind them, or is deleted.
+        """Read on behind empty partitions where an event that was numbered has not been read: it is behind
+        them, or is deleted.
 
-        Do so, too, where no event has been read or numbered, so that it isn't known whether all of them are deleted.
+        Do so, too, where no event has been read or numbered, so that it isn't known whether all of them are
+        deleted.
         """
         met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
-        met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
-        from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
+        met = met.groupBy(ID).agg(
+            F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr")
+        )
+        from_nr, first = (
+            F.coalesce("last", "from_nr"),
+            F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint")),
+        )
         further = ids.join(met, ID, "left").where(
             "numbered_to > coalesce(last, from_nr) or (numbered_to is null and last is null)"
         )
         further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
         if not further.take(1):
             return
-        ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias("partition_nr")
+        ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias(
+            "partition_nr"
+        )
         keys = self._spread(further.select(ID, "from_nr", ahead))
         found = self._kept(keys.join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
         if found is not None:
             self._partitions(self._settled(_onward(further, found)))
 
     def _whole_table(self, open_ids: DataFrame) -> bool:
-        """Read the whole table, which costs less than asking for each partition, and return whether it has any of these events."""
+        """Read the whole table, which costs less than asking for each partition, and return whether it has
+        any of these events.
+        """
         deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
         some_deleted = bool(deleted.take(1))
         if not some_deleted and self.numbered is None:
@@ -111,7 +142,8 @@ class Reader:
         return self._kept(rows) is not None
 
     def _behind_deletions(self, ids: DataFrame) -> DataFrame:
-        """Move `first` to the partition of the first event behind deleted_to; leave it where that event isn't found.
+        """Move `first` to the partition of the first event behind deleted_to; leave it where that event isn't
+        found.
 
         In and out: persistence_id, from_nr, first (partition_nr).
         """
@@ -126,12 +158,16 @@ class Reader:
         )
         found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
         exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
-        # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first partitions are looked at.
+        # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first
+        # partitions are looked at.
         rest = ids.join(exact.select(ID), ID, "left_anti")
         return exact.unionByName(rest)
 
     def _windows(self, ids: DataFrame) -> None:
-        """Look up sequence_nrs from from_nr + 1 on. In: persistence_id, from_nr, first (partition_nr of the last event built)."""
+        """Look up sequence_nrs from from_nr + 1 on.
+
+        In: persistence_id, from_nr, first (partition_nr of the last event built).
+        """
         window, full = FIRST_WINDOW, ids
         while True:
             ahead = full.select(
@@ -143,11 +179,15 @@ class Reader:
             found = self._kept(self._looked_up(ahead))
             if found is None:
                 return
-            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            reached = found.groupBy(ID).agg(
+                F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first")
+            )
             full = (
-                full.select(ID, "from_nr").join(reached, ID).where(F.col("last") == F.col("from_nr") + window)
+                full.select(ID, "from_nr")
+                .join(reached, ID)
+                .where(F.col("last") == F.col("from_nr") + window)
                 .select(ID, F.col("last").alias("from_nr"), "first")
-            )  # fmt: skip
+            )
             full = self._settled(full)
             if not full.take(1):
                 return
@@ -165,8 +205,12 @@ class Reader:
             if long is not None:
                 self._slices(long)
                 ids = ids.join(F.broadcast(long.select(ID)), ID, "left_anti")
-            keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
-            found = self._kept(self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+            keys = ids.select(
+                "*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr")
+            )
+            found = self._kept(
+                self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr")
+            )
             if found is None:
                 return
             ids = self._settled(_onward(ids, found))
@@ -174,37 +218,59 @@ class Reader:
     def _long(self, ids: DataFrame) -> DataFrame | None:
         """Return the ids that have the event LONG behind from_nr in the next REACH partitions, or None."""
         keys = ids.select(
-            ID, "from_nr", "first", (F.col("from_nr") + LONG).alias("sequence_nr"),
+            ID,
+            "from_nr",
+            "first",
+            (F.col("from_nr") + LONG).alias("sequence_nr"),
             F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
-        )  # fmt: skip
+        )
         long = self._settled(self._looked_up(keys).select(ID, "from_nr", "first").distinct())
         return long if long.take(1) else None
 
     def _slices(self, ids: DataFrame) -> None:
-        """Read long partitions in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time, each a task of its own."""
+        """Read long partitions in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time, each a task of its
+        own.
+        """
         lowest = ids.agg(F.min("from_nr")).first()[0] // LONG  # type: ignore[index]
-        keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+        keys = ids.select(
+            "*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr")
+        )
         while True:
             frames = []
             for part in range(lowest, lowest + SLICES_AT_ONCE):
-                within = self.partitions.where((F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG))
-                frames.append(self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+                within = self.partitions.where(
+                    (F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG)
+                )
+                frames.append(
+                    self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr")
+                )
             found = self._kept(reduce(DataFrame.unionAll, frames))
             if found is None:
                 return
             lowest += SLICES_AT_ONCE
-            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            reached = found.groupBy(ID).agg(
+                F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first")
+            )
             going = reached.where(F.col("last") > (lowest - 1) * LONG)
             keys = self._settled(
-                ids.select(ID, "from_nr").join(going, ID)
-                .select(ID, "from_nr", "first", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
-            )  # fmt: skip
+                ids.select(ID, "from_nr")
+                .join(going, ID)
+                .select(
+                    ID,
+                    "from_nr",
+                    "first",
+                    F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
+                )
+            )
             self._partitions(self._settled(_onward(ids, found).join(going.select(ID), ID, "left_anti")))
             if not keys.take(1):
                 return
 
     def _looked_up(self, keys: DataFrame) -> DataFrame:
-        """Look up single events by key. In: persistence_id, partition_nr, sequence_nr, and columns to carry along."""
+        """Look up single events by key.
+
+        In: persistence_id, partition_nr, sequence_nr, and columns to carry along.
+        """
         return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
 
     def _spread(self, keys: DataFrame) -> DataFrame:
@@ -212,7 +278,9 @@ class Reader:
         return keys.repartition(4 * self.spark.sparkContext.defaultParallelism)
 
     def _settled(self, ids: DataFrame) -> DataFrame:
-        """Compute ids once, so that later evaluations see the same rows whatever the application writes meanwhile."""
+        """Compute ids once, so that later evaluations see the same rows whatever the application writes
+        meanwhile.
+        """
         return ids.localCheckpoint()
 
     def _kept(self, rows: DataFrame) -> DataFrame | None:
@@ -220,7 +288,8 @@ class Reader:
         if self.numbered is not None:
             rows = rows.join(self.numbered, ID, "left")
             ahead = F.filter(
-                event_tags(self.journal.columns), lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr")
+                event_tags(self.journal.columns),
+                lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"),
             )
             rows = rows.withColumn("tags", ahead).drop("numbered", *OLD_TAGS)
         columns = [name for name in self.journal.columns if name in rows.columns]
@@ -247,6 +316,10 @@ EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 
 
 def _onward(ids: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the ids with events behind the first partition that was read; their next `first` is behind the last partition found."""
+    """Return the ids with events behind the first partition that was read; their next `first` is behind the
+    last partition found.
+    """
     reached = found.groupBy(ID).agg(F.max("partition_nr").alias("last"))
-    return ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))
+    return (
+        ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))
+    )

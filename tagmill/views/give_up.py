@@ -1,7 +1,9 @@
-"""Give up a build or rebuild of a view that is sealed and can't be finished: it ends, and what it has written stays.
+"""Give up a build or rebuild of a view that is sealed and can't be finished: it ends, and what it has written
+stays.
 
-Rows of the view are written before the progress that counts them. So the next build gives the same events the same numbers again, or
-refuses persistence ids whose progress was written. For those, `views build --adopt` goes on behind that progress.
+Rows of the view are written before the progress that counts them. So the next build gives the same events the
+same numbers again, or refuses persistence ids whose progress was written. For those, `views build --adopt`
+goes on behind that progress.
 """
 
 from dataclasses import dataclass
@@ -34,7 +36,8 @@ class SealedBuild:
     def end(self, owner: str, who: str, why: str) -> str:
         """Mark the build as done and record the intervention; return what to do next, as text.
 
-        Deliveries read again from the build's late rows on. Without a manifest any row may be late, so they read again from the start.
+        Deliveries read again from the build's late rows on. Without a manifest any row may be late, so they
+        read again from the start.
         """
         row = self.builds.take_over(owner, self.row.bucket_size)
         self.builds.add_late(row.build, self.manifest.late_from if self.manifest else self._anywhere())
@@ -42,7 +45,8 @@ class SealedBuild:
         action = f"run give-up: build {row.build}"
         self.ledger.record_intervention(self.pipeline, self.ledger.last_run(self.pipeline), who, action, why)
         return (
-            f"build {row.build} of journal {row.journal} is given up, what it has written stays. Go on: tagmill views build --pipeline "
+            f"build {row.build} of journal {row.journal} is given up, what it has written stays. Go on: "
+            "tagmill views build --pipeline "
             f"{self.pipeline}, with --adopt if it refuses persistence ids, and give a rebuild's command again"
         )
 
@@ -57,13 +61,17 @@ class SealedBuild:
 
 def sealed(settings: Settings, ledger: Ledger, pipeline: str) -> SealedBuild | None:
     """Return the build of a pipeline's journal that is sealed and not finished, or None."""
-    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace)
+    builds = Builds(
+        ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace
+    )
     row = builds.newest()
     if row is None or row.state != BuildState.SEALED:
         return None
     of = f"build {row.build}, journal {row.journal}"
     try:
-        manifest = read_document(RunFiles(settings.storage.root), Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
+        manifest = read_document(
+            RunFiles(settings.storage.root), Manifest, str(row.manifest_file), row.manifest_sha256, of=of
+        )
     except SealedFileDamaged:
         manifest = None
     return SealedBuild(settings, ledger, pipeline, builds, row, manifest)

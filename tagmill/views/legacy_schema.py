@@ -1,7 +1,8 @@
-"""Compare the layout of an older journal with today's: find the tables and columns to add and to drop, each as one statement.
+"""Compare the layout of an older journal with today's: find the tables and columns to add and to drop, each
+as one statement.
 
-Sources: 'Migration' in the documentation of akka-persistence-cassandra (0.9 to 0.10, 0.54 to 0.59, 0.80 and later, 0.80+ to 1.0), and
-createTables and addTagsColumn of the plugin's EventsByTagMigration.
+Sources: 'Migration' in the documentation of akka-persistence-cassandra (0.9 to 0.10, 0.54 to 0.59, 0.80 and
+later, 0.80+ to 1.0), and createTables and addTagsColumn of the plugin's EventsByTagMigration.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from tagmill.views.model import Step
 AGREEMENT_SECONDS = 60
 TAGS = {"tags": "set<text>"}
 # Columns of event and snapshot that the migration from 0.9 to 0.10 adds. The column `message` stays as it is.
-EVENT = {"writer_uuid": "text", "ser_id": "int", "ser_manifest": "text", "event_manifest": "text", "event": "blob"}
+EVENT = {
+    "writer_uuid": "text",
+    "ser_id": "int",
+    "ser_manifest": "text",
+    "event_manifest": "text",
+    "event": "blob",
+}
 SNAPSHOT = {"ser_id": "int", "ser_manifest": "text", "snapshot_data": "blob"}
 # Columns of metadata, of an event or a snapshot, that the migration from 0.54 to 0.59 adds.
 META = {"meta_ser_id": "int", "meta_ser_manifest": "text", "meta": "blob"}
@@ -38,15 +45,22 @@ class Change(Document):
 
 
 class Layout:
-    """The tables, columns and materialized views of a journal's keyspace, at the time when this object is created."""
+    """The tables, columns and materialized views of a journal's keyspace, at the time when this object is
+    created.
+    """
 
     def __init__(
-        self, cassandra: Cassandra, journal: JournalTables, snapshot_table: str, snapshot_keyspace: str | None = None
+        self,
+        cassandra: Cassandra,
+        journal: JournalTables,
+        snapshot_table: str,
+        snapshot_keyspace: str | None = None,
     ) -> None:
         """Read the schema of the journal's and the snapshots' keyspaces.
 
-        Without `snapshot_keyspace`, the snapshots' keyspace is the journal's, or the one with `_snapshot` appended to its name if only that
-        has the table. Raises ConfigurationError: a keyspace does not exist, or it has no table of events (snapshots).
+        Without `snapshot_keyspace`, the snapshots' keyspace is the journal's, or the one with `_snapshot`
+        appended to its name if only that has the table. Raises ConfigurationError: a keyspace does not exist,
+        or it has no table of events (snapshots).
         """
         keyspace = journal.keyspace
         self.cassandra, self.journal, self.keyspace = cassandra, journal, keyspace
@@ -58,14 +72,20 @@ class Layout:
         self.snapshots = snapshot_keyspace or (keyspace if here else f"{keyspace}_snapshot")
         self.of_snapshots = _tables(cassandra, self.snapshots)
         if snapshot_keyspace:
-            self._must_have(snapshot_keyspace, self.of_snapshots, snapshot_table, "is it the snapshot store's keyspace?")
+            self._must_have(
+                snapshot_keyspace, self.of_snapshots, snapshot_table, "is it the snapshot store's keyspace?"
+            )
 
     def _must_have(self, keyspace: str, tables: Mapping[str, Any], table: str, question: str) -> None:
         if table not in tables:
-            raise ConfigurationError(f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}")
+            raise ConfigurationError(
+                f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}"
+            )
 
     def columns(self, table: str | None = None) -> dict[str, str]:
-        """Return the columns of a journal's table, by default messages, with their CQL types; empty if the table does not exist."""
+        """Return the columns of a journal's table, by default messages, with their CQL types; empty if the
+        table does not exist.
+        """
         return _columns(self.tables, table or self.journal.messages)
 
     @property
@@ -80,23 +100,43 @@ class Layout:
         return set(self.tables[self.journal.messages].views)
 
     def due(self, steps: Iterable[str]) -> list[Change]:
-        """Return the changes that these steps still need, in order. Raises ConfigurationError when a column has another type."""
-        made = {Step.TABLES: self._new_tables, Step.TAGS_COLUMN: self._tags_column, Step.COLUMNS: self._new_columns}
+        """Return the changes that these steps still need, in order.
+
+        Raises ConfigurationError when a column has another type.
+        """
+        made = {
+            Step.TABLES: self._new_tables,
+            Step.TAGS_COLUMN: self._tags_column,
+            Step.COLUMNS: self._new_columns,
+        }
         return [change for step in Step if step in set(steps) and step in made for change in made[step]()]
 
     def too_much(self) -> list[Change]:
-        """Return the changes that drop what the plugin doesn't need once the tags are migrated: views, then the columns that these hold.
+        """Return the changes that drop what the plugin doesn't need once the tags are migrated: views, then
+        the columns that these hold.
 
-        One statement drops all columns: with only some of them dropped, events would seem to have only some of their tags.
+        One statement drops all columns: with only some of them dropped, events would seem to have only some
+        of their tags.
         """
         name, messages = identifiers.cql(self.keyspace), self.journal.messages
         views = [view for view in OLD_VIEWS if view in self.views]
         columns = [column for column in OLD_COLUMNS if column in self.columns()]
         listed = ", ".join(columns)
         return [
-            *(_change("drop", f"materialized view {view}", f"DROP MATERIALIZED VIEW IF EXISTS {name}.{view}") for view in views),
             *(
-                [_change("drop", f"columns of {messages}: {listed}", f"ALTER TABLE {self.journal.cql(messages)} DROP ({listed})")]
+                _change(
+                    "drop", f"materialized view {view}", f"DROP MATERIALIZED VIEW IF EXISTS {name}.{view}"
+                )
+                for view in views
+            ),
+            *(
+                [
+                    _change(
+                        "drop",
+                        f"columns of {messages}: {listed}",
+                        f"ALTER TABLE {self.journal.cql(messages)} DROP ({listed})",
+                    )
+                ]
                 if columns
                 else []
             ),
@@ -124,19 +164,24 @@ class Layout:
         there = _columns(tables, table)
         for column, kind in columns.items():
             if column not in there:
-                statement = f"ALTER TABLE {identifiers.cql(keyspace)}.{identifiers.cql(table)} ADD {column} {kind}"
+                statement = (
+                    f"ALTER TABLE {identifiers.cql(keyspace)}.{identifiers.cql(table)} ADD {column} {kind}"
+                )
                 yield _change(step, f"column {table}.{column} {kind}", statement)
             elif there[column] != kind:
                 raise ConfigurationError(
-                    f"{keyspace}.{table} has a column {column} of the type {there[column]}, the plugin's has {kind}. Nothing was "
+                    f"{keyspace}.{table} has a column {column} of the type {there[column]}, the plugin's "
+                    f"has {kind}. Nothing was "
                     "changed; is it the plugin's table?"
                 )
 
 
 def run(cassandra: Cassandra, change: Change, *, still_due: Callable[[], bool]) -> None:
-    """Run a statement and wait until the nodes agree on the schema; raises StoreUnavailable when they don't in time.
+    """Run a statement and wait until the nodes agree on the schema; raises StoreUnavailable when they don't
+    in time.
 
-    A refused statement counts as done if it is no longer due: an earlier try whose answer was lost, or another client, has done it.
+    A refused statement counts as done if it is no longer due: an earlier try whose answer was lost, or
+    another client, has done it.
     """
     try:
         cassandra.execute(change.statement)
@@ -145,7 +190,8 @@ def run(cassandra: Cassandra, change: Change, *, still_due: Callable[[], bool]) 
             raise
     if not cassandra.cluster.control_connection.wait_for_schema_agreement(wait_time=AGREEMENT_SECONDS):
         raise StoreUnavailable(
-            f"{cassandra.where}: the nodes don't agree on the schema {AGREEMENT_SECONDS} s after: {change.what}. Nothing else was "
+            f"{cassandra.where}: the nodes don't agree on the schema {AGREEMENT_SECONDS} s after: "
+            f"{change.what}. Nothing else was "
             "changed; when all nodes are up, run the same command again"
         )
 
@@ -155,13 +201,16 @@ def _change(step: str, what: str, statement: str) -> Change:
 
 
 def _columns(tables: Mapping[str, Any], table: str) -> dict[str, str]:
-    return {name: column.cql_type for name, column in tables[table].columns.items()} if table in tables else {}
+    return (
+        {name: column.cql_type for name, column in tables[table].columns.items()} if table in tables else {}
+    )
 
 
 def _tables(cassandra: Cassandra, keyspace: str) -> Mapping[str, Any]:
     tables = cassandra.tables(keyspace)
     if tables is None:
         raise ConfigurationError(
-            f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was changed; check the pipeline's keyspace"
+            f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was changed; check the "
+            "pipeline's keyspace"
         )
     return tables

@@ -15,10 +15,12 @@ from tagmill.views.selection import Chosen, ViewReport
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps to do, in order. `chosen`: what the step `tags` migrates (None: the step is only for a dry run, which looks at all).
+    """The steps to do, in order.
 
-    `snapshot_keyspace`: where the pipeline's snapshot_table is (None: as the pipeline's settings say). `drop_old`: drop the old columns
-    and views afterwards.
+    `chosen`: what the step `tags` migrates (None: the step is only for a dry run, which looks at all).
+
+    `snapshot_keyspace`: where the pipeline's snapshot_table is (None: as the pipeline's settings say).
+    `drop_old`: drop the old columns and views afterwards.
     """
 
     steps: tuple[Step, ...]
@@ -39,12 +41,14 @@ class Plan:
     ) -> Plan:
         """Return the plan that the operator's arguments make.
 
-        Without `steps`, it has all of them, but `tags` only with persistence ids, `offline` or `dry_run`. Raises ConfigurationError when
-        the arguments contradict each other, or need to say which persistence ids the application doesn't write to.
+        Without `steps`, it has all of them, but `tags` only with persistence ids, `offline` or `dry_run`.
+        Raises ConfigurationError when the arguments contradict each other, or need to say which persistence
+        ids the application doesn't write to.
         """
         if drop_old and persistence_ids:
             raise ConfigurationError(
-                "dropping the old columns concerns all persistence ids: say that the application is offline, and name none. Nothing "
+                "dropping the old columns concerns all persistence ids: say that the application is "
+                "offline, and name none. Nothing "
                 "was changed"
             )
         named = bool(persistence_ids) or offline
@@ -63,8 +67,8 @@ class Plan:
 class MigrationReport(Document):
     """The report of what was done to a journal, or would be.
 
-    `schema_changes`: tables and columns that were added; `dropped`: what was dropped; `kept`: why it would not be; `notes`: what is left
-    to do.
+    `schema_changes`: tables and columns that were added; `dropped`: what was dropped; `kept`: why it would
+    not be; `notes`: what is left to do.
     """
 
     journal: str
@@ -88,5 +92,8 @@ class MigrationReport(Document):
         parts = [f"{self.journal}: {len(self.schema_changes)} tables and columns {would}added"]
         parts += [done.message for done in (self.pids, self.tags) if done]
         if self.dropped:
-            parts.append(f"{len(self.dropped)} views and columns {would}dropped" + (f", but {self.kept}" if self.kept else ""))
+            parts.append(
+                f"{len(self.dropped)} views and columns {would}dropped"
+                + (f", but {self.kept}" if self.kept else "")
+            )
         return "; ".join([*parts, *self.notes])

@@ -12,8 +12,8 @@ VIEW_KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_se
 class Difference(StrEnum):
     """How a row of the view compares with the journal.
 
-    SAME: right; ADDED: missing; CHANGED: with other content; REMOVED: wrong; UNKNOWN: the journal doesn't know the event; CLEANED: missing,
-    since a cleanup deleted it.
+    SAME: right; ADDED: missing; CHANGED: with other content; REMOVED: wrong; UNKNOWN: the journal doesn't
+    know the event; CLEANED: missing, since a cleanup deleted it.
     """
 
     SAME = "same"
@@ -45,9 +45,10 @@ class Waiting(Document):
 class Manifest(Document):
     """A sealed build: where its files are, and what they hold. `until`: ticks; `written_at`: microseconds.
 
-    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. `rows_in`: the folder of the rows to write.
-    For rebuilds and deletions: `removed`, rows of tag_views to delete; `forgotten`, lines of tag_write_progress to delete; `recorded`,
-    whether Tagmill keeps view_progress of this journal.
+    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. `rows_in`: the
+    folder of the rows to write. For rebuilds and deletions: `removed`, rows of tag_views to delete;
+    `forgotten`, lines of tag_write_progress to delete; `recorded`, whether Tagmill keeps view_progress of
+    this journal.
     """
 
     journal: str

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class IdsReport(Document):
-    """Numbers of persistence ids: `listed` before, `with_events` in messages, `added` to all_persistence_ids (or would be)."""
+    """Numbers of persistence ids: `listed` before, `with_events` in messages, `added` to all_persistence_ids
+    (or would be).
+    """
 
     journal: str
     table: str
@@ -34,7 +36,8 @@ class IdsReport(Document):
     def message(self) -> str:
         """The report as one line of text."""
         return (
-            f"{self.journal}.{self.table}: {self.added} {'would be ' if self.dry_run else ''}added; {self.listed} were listed, "
+            f"{self.journal}.{self.table}: {self.added} {'would be ' if self.dry_run else ''}added; "
+            f"{self.listed} were listed, "
             f"{self.with_events} have events"
         )
 
@@ -42,9 +45,11 @@ class IdsReport(Document):
 def rebuild_ids(
     settings: Settings, pipeline: str, *, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
 ) -> IdsReport:
-    """Add the persistence ids that have events and are not listed; safe while the application runs, and to repeat.
+    """Add the persistence ids that have events and are not listed; safe while the application runs, and to
+    repeat.
 
-    Raises ConfigurationError: the journal has no such table. GuardRefused: a deletion with a later timestamp hides what was written.
+    Raises ConfigurationError: the journal has no such table. GuardRefused: a deletion with a later timestamp
+    hides what was written.
     """
     from tagmill.cassandra.client import Cassandra
     from tagmill.journal.frames import ID, Journal, with_events
@@ -59,7 +64,8 @@ def rebuild_ids(
         if missing := [name for name in (journal.names.messages, ids) if name not in journal.tables]:
             if not dry_run or journal.names.messages in missing:
                 raise ConfigurationError(
-                    f"keyspace {journal.keyspace} has no table {' and '.join(missing)}. Nothing was written; create it: "
+                    f"keyspace {journal.keyspace} has no table {' and '.join(missing)}. Nothing was "
+                    "written; create it: "
                     f"tagmill views migrate --pipeline {pipeline} --step tables"
                 )
         say("looking which persistence ids have events")
@@ -77,10 +83,14 @@ def rebuild_ids(
         if report.added and not dry_run:
             say(f"adding {report.added} persistence ids")
             new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table=ids).mode("append").save()
-            there = new.join(table(spark, journal.keyspace, ids, directJoinSetting="on").select(ID), ID).count()
+            there = new.join(
+                table(spark, journal.keyspace, ids, directJoinSetting="on").select(ID), ID
+            ).count()
             if there < report.added:
                 raise GuardRefused(
-                    f"journal {journal.keyspace}: {report.added - there} of {report.added} persistence ids are not in {ids} though they "
-                    "were written: deletions of a clock that was ahead cover them. Run the same command again once that time has come"
+                    f"journal {journal.keyspace}: {report.added - there} of {report.added} persistence "
+                    f"ids are not in {ids} though they "
+                    "were written: deletions of a clock that was ahead cover them. Run the same command "
+                    "again once that time has come"
                 )
     return report

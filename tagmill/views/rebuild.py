@@ -1,8 +1,10 @@
-"""Rebuild the view of persistence ids from the journal: add missing rows, delete wrong ones, and keep the numbers.
+"""Rebuild the view of persistence ids from the journal: add missing rows, delete wrong ones, and keep the
+numbers.
 
-Rows that are right are not written again. After deleted events, the numbers are counted back from tag_write_progress. Rows of events that
-the journal no longer has, or whose tags it no longer knows, are left alone. A rebuild is numbered, committed and written like a build
-(sealed_build.py), so it may be killed at any instruction: the next build or rebuild finishes it.
+Rows that are right are not written again. After deleted events, the numbers are counted back from
+tag_write_progress. Rows of events that the journal no longer has, or whose tags it no longer knows, are left
+alone. A rebuild is numbered, committed and written like a build (sealed_build.py), so it may be killed at any
+instruction: the next build or rebuild finishes it.
 """
 
 from __future__ import annotations
@@ -34,15 +36,19 @@ def rebuild(
 ) -> ViewReport:
     """Rebuild the view of a pipeline's journal; with `dry_run` only count what would change.
 
-    Where Tagmill numbers (views = "tagmill"), events that are not built yet are built, too, unless only some tags are chosen.
+    Where Tagmill numbers (views = "tagmill"), events that are not built yet are built, too, unless only some
+    tags are chosen.
 
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
-        GuardRefused: the application numbered meanwhile; nothing was written. FenceRaised: another builder took over.
+        GuardRefused: the application numbered meanwhile; nothing was written. FenceRaised: another builder
+            took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
-        rebuilder = _Rebuilder(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
+        rebuilder = _Rebuilder(
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen
+        )
         return rebuilder.look(row) if dry_run else rebuilder.run(row)
 
 
@@ -50,7 +56,9 @@ class _Rebuilder(OfChosen):
     """The rebuild of the chosen persistence ids and tags."""
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at the start."""
+        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at
+        the start.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.views import diff, guards, numbering
@@ -60,9 +68,13 @@ class _Rebuilder(OfChosen):
         limits = self.limits(places)
         staged, runs, events = self.staged(places)
         standing = self.standing(places)
-        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
+        guards.must_have_buckets(
+            standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}"
+        )
         self.tell("numbering")
-        numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
+        numbers = standing.select(
+            ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
+        )
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
         ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags))
         ends = self.fixed(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
@@ -91,10 +103,12 @@ class _Rebuilder(OfChosen):
     def _compared(
         self, standing: DataFrame, events: DataFrame, whole: DataFrame, latest: int
     ) -> tuple[DataFrame, str, DataFrame | None]:
-        """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete (`removed`) in files.
+        """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete
+        (`removed`) in files.
 
-        Returns the lines (differences.judged), the name of the folder with the rows to write ("rows" if the view has none: then all
-        numbered rows are new), and persistence_id, upto and reason of those that the view's own rows are in the way of, or None.
+        Returns the lines (differences.judged), the name of the folder with the rows to write ("rows" if the
+        view has none: then all numbered rows are new), and persistence_id, upto and reason of those that the
+        view's own rows are in the way of, or None.
         """
         from pyspark.sql import functions as F
 
@@ -105,27 +119,53 @@ class _Rebuilder(OfChosen):
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
-        views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
+        views = JournalViews(
+            self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
+        )
         had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
         ledger = self.settings.cassandra.ledger_keyspace
         cleaned_of = frames.cleaned(self.spark, ledger, self.journal.keyspace, had)
-        if not self.chosen.tags and standing.isEmpty() and all(starts.isEmpty() for starts in cleaned_of.values()):
-            # The view is lost as a whole or was never there, so all numbered rows are new and no comparison is needed.
-            return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows", None
+        if (
+            not self.chosen.tags
+            and standing.isEmpty()
+            and all(starts.isEmpty() for starts in cleaned_of.values())
+        ):
+            # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
+            # is needed.
+            return (
+                rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")),
+                "rows",
+                None,
+            )
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
-        compared = self.fixed(diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared")
-        known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
-        lines, in_the_way = self._possible(self.fixed(diff.judged(compared, known), f"{self.url}/lines"), latest)
-        written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
-        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
+        compared = self.fixed(
+            diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
+        )
+        known = (
+            events.join(of_whole, ID)
+            .where("sequence_nr > from_nr and sequence_nr <= upto")
+            .select(ID, "sequence_nr")
+        )
+        lines, in_the_way = self._possible(
+            self.fixed(diff.judged(compared, known), f"{self.url}/lines"), latest
+        )
+        written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(
+            *VIEW_KEY
+        )
+        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions(
+            "tag_name", "timebucket", "timestamp"
+        )
         changes.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
-        removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
+        removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(
+            *VIEW_KEY
+        )
         removed.write.parquet(f"{self.url}/removed")
         return lines, "changes", in_the_way
 
     def _possible(self, lines: DataFrame, latest: int) -> tuple[DataFrame, DataFrame | None]:
-        """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken and written_ahead.
+        """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken
+        and written_ahead.
 
         Returns the lines of the others, and persistence_id, upto, reason of those split off, or None.
         """
@@ -137,7 +177,9 @@ class _Rebuilder(OfChosen):
         if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
             return lines, None
         taken, ahead = diff.number_taken(lines), diff.written_ahead(lines, latest)
-        in_the_way = self.fixed(taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way")
+        in_the_way = self.fixed(
+            taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way"
+        )
         return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
 
     def _rows(self) -> DataFrame:
@@ -148,10 +190,14 @@ class _Rebuilder(OfChosen):
         if self.files.names(f"{self.folder}/rows"):
             return self.spark.read.parquet(f"{self.url}/rows")
         columns = view_columns(meta=self.journal.meta)
-        return table(self.spark, self.journal.keyspace, self.journal.view_table).select(*columns).where("false")
+        return (
+            table(self.spark, self.journal.keyspace, self.journal.view_table).select(*columns).where("false")
+        )
 
     def _moved(self, places: DataFrame, records: DataFrame, limits: DataFrame) -> int:
-        """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return how many have such tags."""
+        """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return
+        how many have such tags.
+        """
         from pyspark.sql import functions as F
 
         def is_chosen(line: Any) -> Any:

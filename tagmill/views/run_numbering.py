@@ -1,7 +1,8 @@
 """Count and number staged events file by file, without Spark (docs/decisions/0016).
 
-Rows are in Cassandra's order. A *run* is a streak of them: rows of one persistence_id whose sequence_nr goes up by one. `find_runs` finds
-the runs. After numbering.starts has found the number in front of each, `number_rows` makes the rows of tag_views.
+Rows are in Cassandra's order. A *run* is a streak of them: rows of one persistence_id whose sequence_nr goes
+up by one. `find_runs` finds the runs. After numbering.starts has found the number in front of each,
+`number_rows` makes the rows of tag_views.
 """
 
 from collections import Counter
@@ -35,21 +36,28 @@ RUNS = pa.schema(
         "upto": pa.int64(), "reason": pa.string(), "tags": pa.list_(pa.struct({"tag": pa.string(), "rows": pa.int64()})),
     }
 )  # fmt: skip
-_LINE = pa.struct({"tag": pa.string(), "number": pa.int64(), "sequence_nr": pa.int64(), "offset": pa.string()})
-REACHED = pa.schema({ID: pa.string(), "sequence_nr": pa.int64(), "partition_nr": pa.int64(), "progress": pa.list_(_LINE)})
+_LINE = pa.struct(
+    {"tag": pa.string(), "number": pa.int64(), "sequence_nr": pa.int64(), "offset": pa.string()}
+)
+REACHED = pa.schema(
+    {ID: pa.string(), "sequence_nr": pa.int64(), "partition_nr": pa.int64(), "progress": pa.list_(_LINE)}
+)
 _STARTS = pa.schema({"run": pa.int64(), "upto": pa.int64(), "tag": pa.string(), "start": pa.int64()})
 _NUMBERED = ("tag_name", "timebucket", "tag_pid_sequence_nr")
-# AT_ONCE: files processed in parallel. PIECE: bytes of new rows that are in memory for each of them, in addition to one row group.
+# AT_ONCE: files processed in parallel. PIECE: bytes of new rows that are in memory for each of them, in
+# addition to one row group.
 AT_ONCE, PIECE = 2, 16 * 1024 * 1024
 ROWS_AT_ONCE = 100_000
-# SLOTS: number of slots that share the partitions of tag_views evenly. HASH: factor of the Fibonacci hashing of tag and bucket.
-# MINUTE: milliseconds, the unit in which a bucket is hashed.
+# SLOTS: number of slots that share the partitions of tag_views evenly. HASH: factor of the Fibonacci hashing
+# of tag and bucket. MINUTE: milliseconds, the unit in which a bucket is hashed.
 SLOTS, HASH, MINUTE = 32, 2_654_435_769, 60_000
 
 
 @dataclass(slots=True)
 class Sums:
-    """Totals of numbered rows: rows of tag_views by tag, the earliest of each tag (ticks), and rows before the first time bucket."""
+    """Totals of numbered rows: rows of tag_views by tag, the earliest of each tag (ticks), and rows before
+    the first time bucket.
+    """
 
     rows: Counter[str] = field(default_factory=Counter)
     earliest: dict[str, int] = field(default_factory=dict)
@@ -66,23 +74,31 @@ class Sums:
 def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
     """Write the runs of each staged file (RUNS) to a Parquet file in `target`.
 
-    `run` counts from 0 in each file. `upto`: the sequence_nr in front of the run's first event with a flaw; `reason`: that flaw (both
+    `run` counts from 0 in each file. `upto`: the sequence_nr in front of the run's first event with a flaw;
+    `reason`: that flaw (both
     null: the run has no flaw). `tags`: how many rows each tag has in front of that event.
     """
 
     def of_file(index: int, name: str) -> None:
-        with files.create(f"{target}/{index:06d}.parquet") as sink, pq.ParquetWriter(sink, RUNS, compression="zstd") as writer:
+        with (
+            files.create(f"{target}/{index:06d}.parquet") as sink,
+            pq.ParquetWriter(sink, RUNS, compression="zstd") as writer,
+        ):
             for group in _groups(files, name, KEYS):
                 writer.write_batch(group.runs(index))
 
     _each(of_file, staged)
 
 
-def number_rows(files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int) -> Sums:
-    """Write the rows of tag_views (below `folder`/rows) and how far each run came (`folder`/reached, REACHED) for each staged file.
+def number_rows(
+    files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int
+) -> Sums:
+    """Write the rows of tag_views (below `folder`/rows) and how far each run came (`folder`/reached, REACHED)
+    for each staged file.
 
-    In: what numbering.starts returns, in `folder`/starts/file=N for the Nth file. Rows before `first_ticks` count as early. The rows of
-    one row group are written by slot, tag and time. Returns the totals of all files.
+    In: what numbering.starts returns, in `folder`/starts/file=N for the Nth file. Rows before `first_ticks`
+    count as early. The rows of one row group are written by slot, tag and time. Returns the totals of all
+    files.
     """
     columns = view_columns(meta=meta)
     read = list(dict.fromkeys([*KEYS, *(name for name in columns if name not in _NUMBERED)]))
@@ -122,7 +138,9 @@ def _groups(files: RunFiles, name: str, columns: list[str]) -> Iterator["_Group"
 
 
 def _starts(files: RunFiles, folder: str) -> pa.Table:
-    """Read what numbering.starts says of one file, sorted by run: run, upto, tag (null: the run has none), start."""
+    """Read what numbering.starts says of one file, sorted by run: run, upto, tag (null: the run has none),
+    start.
+    """
     batches = files.record_batches(folder, ROWS_AT_ONCE, _STARTS.names)
     found = [pa.Table.from_batches([batch]).cast(_STARTS) for batch in batches]
     return pa.concat_tables([_STARTS.empty_table(), *found]).sort_by("run")
@@ -132,7 +150,8 @@ def _starts(files: RunFiles, folder: str) -> pa.Table:
 class _Group:
     """The rows of one row group.
 
-    `base`: the number of its first run in the file; `run`: the run of each row, counted from 0 here; `firsts`: the first row of each run.
+    `base`: the number of its first run in the file; `run`: the run of each row, counted from 0 here;
+    `firsts`: the first row of each run.
     """
 
     rows: pa.Table
@@ -162,7 +181,9 @@ class _Group:
         return cls(rows, base, np.cumsum(begins) - 1, np.flatnonzero(begins))
 
     def tagged(self, taken: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, pa.Array]:
-        """Return three arrays: for each tag of the rows taken, its row and its index in the names; then the names (at least one)."""
+        """Return three arrays: for each tag of the rows taken, its row and its index in the names; then the
+        names (at least one).
+        """
         tags = self.rows["tags"].combine_chunks()
         names = pc.list_flatten(tags).dictionary_encode()
         parents = pc.list_parent_indices(tags).to_numpy().astype(np.int64)
@@ -228,7 +249,9 @@ class _Numbered:
         has = known.is_valid().to_numpy(zero_copy_only=False)
         known_keys = run[has] * len(names) + known.drop_null().to_numpy()
         sorter = np.argsort(known_keys)
-        start = starts["start"].to_numpy()[has][sorter[np.searchsorted(known_keys, keys[firsts], sorter=sorter)]]
+        start = starts["start"].to_numpy()[has][
+            sorter[np.searchsorted(known_keys, keys[firsts], sorter=sorter)]
+        ]
         ticks = group.ticks[parent]
         bucket = (ticks - ticks % size.ticks) // TICKS_PER_MILLISECOND
         return cls(group, upto, parent, code, names, bucket, np.repeat(start, lengths) + place, firsts)
@@ -236,7 +259,9 @@ class _Numbered:
     def reached(self) -> pa.RecordBatch:
         """Return how far each run came (REACHED), without the runs of which nothing is taken."""
         sequence_nr = self.group.sequence_nr
-        taken = np.add.reduceat((sequence_nr <= self.upto[self.group.run]).astype(np.int64), self.group.firsts)
+        taken = np.add.reduceat(
+            (sequence_nr <= self.upto[self.group.run]).astype(np.int64), self.group.firsts
+        )
         runs = np.flatnonzero(taken)
         last = self.group.firsts[runs] + taken[runs] - 1
         of_tags = np.append(self.firsts[1:], len(self.parent)) - 1 if len(self.firsts) else self.firsts
@@ -250,10 +275,13 @@ class _Numbered:
             ],
             fields=list(_LINE),
         )
-        # A run that has tags here also has rows taken, so it is always found among `runs`, and both are in the same order.
+        # A run that has tags here also has rows taken, so it is always found among `runs`, and both are in
+        # the same order.
         place = np.searchsorted(runs, self.group.run[parent])
         columns = {name: self.group.column(name, last) for name in (ID, "sequence_nr", "partition_nr")}
-        return _batch({**columns, "progress": pa.ListArray.from_arrays(_offsets(place, len(runs)), lines)}, REACHED)
+        return _batch(
+            {**columns, "progress": pa.ListArray.from_arrays(_offsets(place, len(runs)), lines)}, REACHED
+        )
 
     def write(self, files: RunFiles, name: str, columns: list[str]) -> None:
         """Write the rows of tag_views by slot, tag and time; write no file when there are none."""
@@ -262,7 +290,10 @@ class _Numbered:
                 write_groups(sink, self._rows(self.parent[:0], columns).schema, self._in_slots(columns))
 
     def _in_slots(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows slot by slot, in pieces. All rows of a partition of tag_views have one slot, the same in every file."""
+        """Yield the rows slot by slot, in pieces.
+
+        All rows of a partition of tag_views have one slot, the same in every file.
+        """
         tags = np.array([crc32(name.encode()) for name in self.names.to_pylist()], np.int64)
         slot = (self.bucket // MINUTE + tags[self.code]) * HASH % 2**32 * SLOTS >> 32
         order = np.lexsort((self.group.ticks[self.parent], self.code, slot))
@@ -284,7 +315,10 @@ class _Numbered:
     def sums(self, first_ticks: int) -> Sums:
         """Return the totals of these rows; rows before `first_ticks` count as early."""
         ticks = self.group.ticks[self.parent]
-        rows, earliest = np.bincount(self.code, minlength=len(self.names)), np.full(len(self.names), np.iinfo(np.int64).max)
+        rows, earliest = (
+            np.bincount(self.code, minlength=len(self.names)),
+            np.full(len(self.names), np.iinfo(np.int64).max),
+        )
         np.minimum.at(earliest, self.code, ticks)
         tags = [
             (name, int(count), int(first))
@@ -299,11 +333,17 @@ class _Numbered:
 
 
 def _offsets(owner: Numbers, owners: int) -> pa.Array:
-    """Return where the lines of each owner begin, as offsets of an Arrow list; `owner` gives the owner of each line, in ascending order."""
+    """Return where the lines of each owner begin, as offsets of an Arrow list; `owner` gives the owner of
+    each line, in ascending order.
+    """
     return pa.array(np.searchsorted(owner, np.arange(owners + 1)), pa.int32())
 
 
 def _batch(columns: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     """Make a record batch of the schema from Arrow and NumPy arrays."""
-    arrays = (values if isinstance(values := columns[name], pa.Array) else pa.array(values) for name in schema.names)
-    return pa.RecordBatch.from_arrays([array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema)
+    arrays = (
+        values if isinstance(values := columns[name], pa.Array) else pa.array(values) for name in schema.names
+    )
+    return pa.RecordBatch.from_arrays(
+        [array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema
+    )

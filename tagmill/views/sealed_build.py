@@ -1,8 +1,9 @@
-"""Number a journal's events in three phases: write the numbers to files, commit them, write them to Cassandra.
+"""Number a journal's events in three phases: write the numbers to files, commit them, write them to
+Cassandra.
 
-Builds, rebuilds and deletions share this code. The commit is one conditional update in view_builds. Before it, nothing is written into the
-journal's keyspace. After it, nothing is computed again: an attempt that goes on writes the same rows, with the same timestamp, from the
-same files (docs/decisions/0010).
+Builds, rebuilds and deletions share this code. The commit is one conditional update in view_builds. Before
+it, nothing is written into the journal's keyspace. After it, nothing is computed again: an attempt that goes
+on writes the same rows, with the same timestamp, from the same files (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ class Attempt:
     """One attempt at numbering events of one journal, with one Spark session."""
 
     def __init__(
-        self, settings: Settings, pipeline: str, builds: Builds, journal: Journal, spark: SparkSession, tell: Tell
+        self,
+        settings: Settings,
+        pipeline: str,
+        builds: Builds,
+        journal: Journal,
+        spark: SparkSession,
+        tell: Tell,
     ) -> None:
         self.settings = settings
         self.name = pipeline
@@ -49,7 +56,9 @@ class Attempt:
         self.home = f"{pipeline}/views"
 
     def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
-        """Write what an earlier attempt has committed and not finished; return the build's row then, and the manifest written or None."""
+        """Write what an earlier attempt has committed and not finished; return the build's row then, and the
+        manifest written or None.
+        """
         finished = None
         if row.state == BuildState.SEALED:
             finished = self._read(row)
@@ -60,7 +69,9 @@ class Attempt:
         return row, finished
 
     def sweep(self) -> None:
-        """Remove the files of builds that are done or were never committed: their builders can no longer commit."""
+        """Remove the files of builds that are done or were never committed: their builders can no longer
+        commit.
+        """
         for folder in self.files.folders(self.home):
             self.files.remove_folder(f"{self.home}/{folder}")
 
@@ -71,11 +82,15 @@ class Attempt:
         return f"{self.home}/attempt-{uuid4().hex[:12]}"
 
     def reader(self, folder: str, until: int) -> Reader:
-        """Return a reader that stages events below `folder`/events; events after `until` (ticks) are too young to be numbered."""
+        """Return a reader that stages events below `folder`/events; events after `until` (ticks) are too
+        young to be numbered.
+        """
         from tagmill.views.event_reader import Reader
         from tagmill.views.staging import Staging
 
-        staging = Staging(self.journal, self.files, until, self.builds.cassandra.largest_write - BESIDE_VIEW_ROW)
+        staging = Staging(
+            self.journal, self.files, until, self.builds.cassandra.largest_write - BESIDE_VIEW_ROW
+        )
         return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
 
     def runs(self, folder: str, staged: list[str]) -> DataFrame:
@@ -88,15 +103,23 @@ class Attempt:
     def numbered(
         self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
     ) -> tuple[DataFrame, Sums]:
-        """Number the staged events up to `ends`; return the new records (numbering.records) and the totals (counting.Sums)."""
+        """Number the staged events up to `ends`; return the new records (numbering.records) and the totals
+        (counting.Sums).
+        """
         from tagmill.views import numbering, run_numbering
 
         url = self.files.url(folder)
-        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
+        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
+            f"{url}/starts"
+        )
         sums = run_numbering.number_rows(
-            self.files, staged, folder, self.pipeline.bucket_size,
-            meta=self.journal.meta, first_ticks=self.pipeline.first_ticks,
-        )  # fmt: skip
+            self.files,
+            staged,
+            folder,
+            self.pipeline.bucket_size,
+            meta=self.journal.meta,
+            first_ticks=self.pipeline.first_ticks,
+        )
         reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
         return numbering.records(reached, ends, stands), sums
 
@@ -126,7 +149,9 @@ class Attempt:
         return sealed
 
     def write(self, manifest: Manifest, row: BuildRow) -> None:
-        """Write a committed build into Cassandra, note its late rows, mark it as done and remove its files."""
+        """Write a committed build into Cassandra, note its late rows, mark it as done and remove its
+        files.
+        """
         from tagmill.views import writer
 
         writer.write(self.spark, self.builds.cassandra, self.files, manifest, self.tell)
@@ -147,9 +172,11 @@ class Attempt:
 def at_the_numbers(
     settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
 ) -> Iterator[tuple[Builds, Journal, BuildRow]]:
-    """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease back on success.
+    """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
+    back on success.
 
-    Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
+    Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a
+    table is missing.
     """
     from tagmill.journal.frames import Journal
     from tagmill.runs.leased import leased
@@ -167,7 +194,9 @@ def at_the_numbers(
 
 @contextmanager
 def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
-    """Raise FenceRaised in place of an unexpected error if another builder took over, since it may have removed this builder's files."""
+    """Raise FenceRaised in place of an unexpected error if another builder took over, since it may have
+    removed this builder's files.
+    """
     try:
         yield
     except TagmillError:

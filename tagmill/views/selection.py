@@ -1,4 +1,6 @@
-"""Define which persistence ids and tags of a view to rebuild or delete, and the report of what that changes."""
+"""Define which persistence ids and tags of a view to rebuild or delete, and the report of what that
+changes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,20 +24,26 @@ class Chosen:
     def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
         """Return the choice that the operator's arguments make.
 
-        Raises ConfigurationError unless they are either persistence ids or `offline` (all of the journal), and for a name that could not
-        be a key in Cassandra.
+        Raises ConfigurationError unless they are either persistence ids or `offline` (all of the journal),
+        and for a name that could not be a key in Cassandra.
         """
         if bool(persistence_ids) == offline:
             raise ConfigurationError(
-                "name persistence ids that nobody writes to, or say that the application is offline to have all of the journal: one "
+                "name persistence ids that nobody writes to, or say that the application is offline to "
+                "have all of the journal: one "
                 "of the two. Nothing was changed"
             )
-        return cls(tuple(map(identifiers.key, persistence_ids)) or None, tuple(map(identifiers.key, tags)) or None)
+        return cls(
+            tuple(map(identifiers.key, persistence_ids)) or None, tuple(map(identifiers.key, tags)) or None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The chosen persistence ids and tags that neither the journal nor the view knows. `ids`: their number; `examples`: the first ones."""
+    """The chosen persistence ids and tags that neither the journal nor the view knows.
+
+    `ids`: their number; `examples`: the first ones.
+    """
 
     ids: int
     examples: list[str]
@@ -75,8 +83,9 @@ class Left(Document):
 class ViewReport(Document):
     """The report of what was done to a view, or would be. The lists are the first EXAMPLES.
 
-    `progress`: persistence ids whose lines of tag_write_progress change or are deleted; `left`: those that are left as they are.
-    `unfinished`: a build or rebuild that was committed and then killed. It is finished first; a dry run counts against the view without it.
+    `progress`: persistence ids whose lines of tag_write_progress change or are deleted; `left`: those that
+    are left as they are. `unfinished`: a build or rebuild that was committed and then killed. It is finished
+    first; a dry run counts against the view without it.
     """
 
     journal: str
@@ -107,17 +116,27 @@ class ViewReport(Document):
         """The report as one line of text."""
         would = "would be " if self.dry_run else ""
         changes = [
-            f"{self.total(what)} rows {would}{what}" for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
+            f"{self.total(what)} rows {would}{what}"
+            for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
         ]
         changes += [f"{count} {text}" for count, text in self._others() if count]
-        unknown = f"; tags that nothing has: {identifiers.quoted(self.unknown_tags)}" if self.unknown_tags else ""
-        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}{self._first}"
+        unknown = (
+            f"; tags that nothing has: {identifiers.quoted(self.unknown_tags)}" if self.unknown_tags else ""
+        )
+        return (
+            f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: "
+            f"{', '.join(changes)}{unknown}{self._first}"
+        )
 
     @property
     def _first(self) -> str:
         if self.unfinished is None:
             return ""
-        then = "would be finished first: this is counted against the view as it stands" if self.dry_run else "was finished first"
+        then = (
+            "would be finished first: this is counted against the view as it stands"
+            if self.dry_run
+            else "was finished first"
+        )
         return f"; build {self.unfinished}, committed and not finished, {then}"
 
     def _others(self) -> Sequence[tuple[int, str]]:
@@ -126,7 +145,10 @@ class ViewReport(Document):
             (self.total(Difference.UNKNOWN), "kept whose events the journal doesn't know"),
             (self.total(Difference.CLEANED), "not brought back, since they were cleaned up"),
             (self.left, "persistence ids left as they are"),
-            (self.unknown_ids, f"persistence ids unknown ({identifiers.quoted(self.unknown_examples, self.unknown_ids)})"),
+            (
+                self.unknown_ids,
+                f"persistence ids unknown ({identifiers.quoted(self.unknown_examples, self.unknown_ids)})",
+            ),
         )
 
 

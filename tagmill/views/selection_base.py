@@ -1,4 +1,5 @@
-"""Read what the tables hold of chosen persistence ids and tags, for a rebuild or a deletion, and report what changes.
+"""Read what the tables hold of chosen persistence ids and tags, for a rebuild or a deletion, and report what
+changes.
 
 Refuses to write when the application has numbered events meanwhile.
 """
@@ -24,7 +25,9 @@ ID = "persistence_id"
 
 
 class OfChosen(Attempt):
-    """An attempt that is limited to chosen persistence ids and tags; a subclass's `seal` finds what changes."""
+    """An attempt that is limited to chosen persistence ids and tags; a subclass's `seal` finds what
+    changes.
+    """
 
     def __init__(self, *args: Any, chosen: Chosen) -> None:
         super().__init__(*args)
@@ -55,7 +58,9 @@ class OfChosen(Attempt):
         return report.model_copy(update={"unfinished": finished.build}) if finished else report
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at the start."""
+        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at
+        the start.
+        """
         raise NotImplementedError
 
     # -- state of the tables
@@ -67,19 +72,25 @@ class OfChosen(Attempt):
         if self.chosen.persistence_ids is None:
             ids = frames.with_events(self.spark, self.journal)
         else:
-            ids = self.spark.createDataFrame([(one,) for one in self.chosen.persistence_ids], f"{ID} string").distinct()
+            ids = self.spark.createDataFrame(
+                [(one,) for one in self.chosen.persistence_ids], f"{ID} string"
+            ).distinct()
         return self.fixed(frames.places(self.spark, self.journal, ids), f"{self.url}/places")
 
     def records(self, places: DataFrame) -> DataFrame:
         """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
         from tagmill.journal import frames
 
-        return frames.records(self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID))
+        return frames.records(
+            self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID)
+        )
 
     def limits(self, places: DataFrame) -> DataFrame:
-        """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as numbering.within needs them.
+        """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
+        numbering.within needs them.
 
-        Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`, and `limit` is null.
+        Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`,
+        and `limit` is null.
         """
         from pyspark.sql import functions as F
 
@@ -87,7 +98,9 @@ class OfChosen(Attempt):
             none = F.lit(None).cast("bigint").alias("limit")
             return places.select("*", F.col("found").alias("base"), none, F.lit(False).alias("elsewhere"))
         limit = F.coalesce(F.col("sequence_nr"), F.lit(0).cast("bigint")).alias("limit")
-        records = self.records(places).select(ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then"))
+        records = self.records(places).select(
+            ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then")
+        )
         scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
         ahead = F.exists("found", lambda line: line["sequence_nr"] > F.col("limit"))
         joined = places.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
@@ -96,7 +109,8 @@ class OfChosen(Attempt):
     def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
         """Stage the events behind deleted_to.
 
-        Out: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of the events with tags.
+        Out: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of the events with
+        tags.
         """
         from pyspark.sql import functions as F
 
@@ -109,11 +123,15 @@ class OfChosen(Attempt):
         files, runs = reader.files, self.runs(self.folder, reader.files)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"
         urls = [self.files.url(file) for file in files]
-        events = self.spark.read.schema(schema).parquet(*urls) if urls else self.spark.createDataFrame([], schema)
+        events = (
+            self.spark.read.schema(schema).parquet(*urls) if urls else self.spark.createDataFrame([], schema)
+        )
         return files, runs, events.where("size(tags) > 0")
 
     def standing(self, places: DataFrame) -> DataFrame:
-        """Return the view's rows of what was chosen, as differences.with_content leaves them, with `written`."""
+        """Return the view's rows of what was chosen, as differences.with_content leaves them, with
+        `written`.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.spark.connector import table
@@ -122,7 +140,9 @@ class OfChosen(Attempt):
         self.tell("reading the view")
         rows = table(self.spark, self.journal.keyspace, self.journal.view_table)
         # The newer write time of two cells counts, because either cell may be null or may have been repaired.
-        rows = self.of_tags(rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written"))
+        rows = self.of_tags(
+            rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written")
+        )
         if self.chosen.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
@@ -138,41 +158,77 @@ class OfChosen(Attempt):
         return rows.where(F.col(column).isin(list(self.chosen.tags))) if self.chosen.tags else rows
 
     def must_be_offline(self, places: DataFrame) -> None:
-        """Raise GuardRefused when the application has numbered events since the attempt began: its numbers would be overwritten."""
+        """Raise GuardRefused when the application has numbered events since the attempt began: its numbers
+        would be overwritten.
+        """
         from tagmill.journal import frames
 
         now = frames.places(self.spark, self.journal, places.select(ID))
         line = now.exceptAll(places).select(ID).first()
         if line is not None:
             raise GuardRefused(
-                f"journal {self.journal.keyspace}: tag_write_progress, tag_scanning or metadata of persistence_id "
-                f"{line.persistence_id!r} moved meanwhile: the application is not offline. Nothing was written; stop it, or name "
+                f"journal {self.journal.keyspace}: tag_write_progress, tag_scanning or metadata of "
+                "persistence_id "
+                f"{line.persistence_id!r} moved meanwhile: the application is not offline. Nothing was "
+                "written; stop it, or name "
                 "persistence ids that are not in use"
             )
 
     def manifest(
-        self, row: BuildRow, places: DataFrame, *, moved: int, rows: int = 0, removed: int = 0, forgotten: int = 0,
-        late_from: dict[str, int] | None = None, rows_in: str = "changes",
-    ) -> Manifest:  # fmt: skip
-        """Return the manifest to commit. Its `until` is that of the last build, so the view counts as built no further than before."""
+        self,
+        row: BuildRow,
+        places: DataFrame,
+        *,
+        moved: int,
+        rows: int = 0,
+        removed: int = 0,
+        forgotten: int = 0,
+        late_from: dict[str, int] | None = None,
+        rows_in: str = "changes",
+    ) -> Manifest:
+        """Return the manifest to commit.
+
+        Its `until` is that of the last build, so the view counts as built no further than before.
+        """
         from tagmill.views.model import Manifest
 
         return Manifest(
-            journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1,
-            folder=self.folder, until=row.built_to or 0, written_at=max(row.written_at + 2, self.builds.cassandra.now_microseconds()),
-            persistence_ids=places.count(), moved=moved, events=0, rows=rows, rows_in=rows_in, removed=removed, forgotten=forgotten,
-            recorded=self.ours, ttl_seconds=self.pipeline.cleanup.application_ttl_seconds, before_first_time_bucket=0,
-            late_from=late_from or {}, waiting={}, examples=[],
-        )  # fmt: skip
+            journal=self.journal.keyspace,
+            view_table=self.journal.view_table,
+            pipeline=self.name,
+            build=row.build + 1,
+            folder=self.folder,
+            until=row.built_to or 0,
+            written_at=max(row.written_at + 2, self.builds.cassandra.now_microseconds()),
+            persistence_ids=places.count(),
+            moved=moved,
+            events=0,
+            rows=rows,
+            rows_in=rows_in,
+            removed=removed,
+            forgotten=forgotten,
+            recorded=self.ours,
+            ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
+            before_first_time_bucket=0,
+            late_from=late_from or {},
+            waiting={},
+            examples=[],
+        )
 
     # -- the report
 
     def unknown(
-        self, places: DataFrame, runs: DataFrame, standing: DataFrame, events: DataFrame, tags: list[TagChange]
+        self,
+        places: DataFrame,
+        runs: DataFrame,
+        standing: DataFrame,
+        events: DataFrame,
+        tags: list[TagChange],
     ) -> Unknown:
         """Return the chosen persistence ids and tags that neither the journal nor the view knows.
 
-        In: `tags`, those whose rows stay or change. Tags of persistence ids that are left as they are count as known, too.
+        In: `tags`, those whose rows stay or change. Tags of persistence ids that are left as they are count
+        as known, too.
         """
         count, ids = self._unknown_ids(places, runs, standing)
         return Unknown(count, ids, self._unknown_tags(standing, events, {line.tag for line in tags}))
@@ -189,8 +245,14 @@ class OfChosen(Attempt):
         if self.chosen.persistence_ids is None:
             return 0, []
         unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
-        unknown = unknown.join(runs.select(ID), ID, "left_anti").join(standing.select(ID), ID, "left_anti").localCheckpoint()
-        return unknown.count(), [line.persistence_id for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
+        unknown = (
+            unknown.join(runs.select(ID), ID, "left_anti")
+            .join(standing.select(ID), ID, "left_anti")
+            .localCheckpoint()
+        )
+        return unknown.count(), [
+            line.persistence_id for line in unknown.orderBy(ID).limit(EXAMPLES).collect()
+        ]
 
     def report(
         self,
@@ -202,7 +264,8 @@ class OfChosen(Attempt):
         *,
         dry_run: bool,
     ) -> ViewReport:
-        """Return the report of what changes; raises ConfigurationError when the journal knows nothing of what was chosen.
+        """Return the report of what changes; raises ConfigurationError when the journal knows nothing of what
+        was chosen.
 
         In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason.
         """
@@ -213,7 +276,9 @@ class OfChosen(Attempt):
 
         waiting = left.count()
         self._must_know_some(unknown, unknown.ids == manifest.persistence_ids)
-        changing = F.col("what").isin(*(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)))
+        changing = F.col("what").isin(
+            *(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED))
+        )
         shown = (ID, "sequence_nr", "tag_pid_sequence_nr", "what")
         return ViewReport(
             journal=self.journal.keyspace,
@@ -242,7 +307,8 @@ class OfChosen(Attempt):
         if self.chosen.tags and set(self.chosen.tags) == set(unknown.tags):
             raise ConfigurationError(
                 f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "
-                f"{', '.join(map(repr, self.chosen.tags))}. Nothing was written; tagmill views tags --pipeline {self.name} lists them"
+                f"{', '.join(map(repr, self.chosen.tags))}. Nothing was written; tagmill views tags "
+                f"--pipeline {self.name} lists them"
             )
 
 

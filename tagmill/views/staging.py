@@ -35,8 +35,8 @@ EVENT = {
 }  # fmt: skip
 META_TYPES = dict(zip(META, (pa.int32(), pa.string(), pa.binary()), strict=True))
 FILES = pa.schema({"name": pa.string()})
-# Columns to encode with a dictionary, since their values repeat. `event` is not one of them: counting holds the events of a row group in
-# memory, and a dictionary would hide the size that they take there.
+# Columns to encode with a dictionary, since their values repeat. `event` is not one of them: counting holds
+# the events of a row group in memory, and a dictionary would hide the size that they take there.
 REPEATED = [ID, "flaw", "event_manifest", "ser_manifest", "writer_uuid", "tags.list.element"]
 TASKS_PER_CORE = 8
 Mask = npt.NDArray[np.bool_]
@@ -45,8 +45,8 @@ Mask = npt.NDArray[np.bool_]
 def schema_of(journal: Journal) -> pa.Schema:
     """Return the schema of a staged event.
 
-    Every event has its place and time (`ticks` mean nothing unless the timestamp is a TimeUUID) and `flaw` (a Reason, or null). All other
-    columns are null for events without tags.
+    Every event has its place and time (`ticks` mean nothing unless the timestamp is a TimeUUID) and `flaw` (a
+    Reason, or null). All other columns are null for events without tags.
     """
     keys = {ID: pa.string(), "partition_nr": pa.int64(), "sequence_nr": pa.int64(), "timestamp": pa.string()}
     judged = {"tags": pa.list_(pa.string()), "ticks": pa.int64(), "flaw": pa.string()}
@@ -57,7 +57,8 @@ def schema_of(journal: Journal) -> pa.Schema:
 class Staging:
     """How the events of one journal are staged.
 
-    `until`: ticks up to which events are old enough; `largest_row`: bytes that a row of the view may have at most.
+    `until`: ticks up to which events are old enough; `largest_row`: bytes that a row of the view may have at
+    most.
     """
 
     journal: Journal
@@ -73,16 +74,22 @@ class Staging:
         plain = {"timestamp": F.unhex(F.replace("timestamp", F.lit("-"), F.lit("")))}
         if "message" in rows.columns:
             plain["message"] = F.when(F.col("message").isNotNull(), F.lit(b""))
-        return self._made(in_python(rows.withColumns(plain), partial(_write, self, folder), from_arrow_schema(FILES)))
+        return self._made(
+            in_python(rows.withColumns(plain), partial(_write, self, folder), from_arrow_schema(FILES))
+        )
 
     def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str] | None:
-        """Write all of messages, which the tasks themselves read; return the files, or None if the cluster's partitioner isn't Murmur3."""
+        """Write all of messages, which the tasks themselves read; return the files, or None if the cluster's
+        partitioner isn't Murmur3.
+        """
         tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
         ranges = token_ranges(cassandra, tasks)
         if ranges is None:
             return None
         rows = spark.createDataFrame(ranges, "low long, high long").repartition(tasks)
-        return self._made(rows.mapInArrow(partial(_scan, self, folder, cassandra.settings), from_arrow_schema(FILES)))
+        return self._made(
+            rows.mapInArrow(partial(_scan, self, folder, cassandra.settings), from_arrow_schema(FILES))
+        )
 
     def _made(self, files: DataFrame) -> list[str]:
         return sorted(line["name"] for line in files.collect())
@@ -99,7 +106,10 @@ def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> I
     """Yield the events in these ranges of tokens: those that tables.all_events would return."""
     columns = ", ".join(map(identifiers.cql, journal.columns))
     token = f"token({ID}, partition_nr)"
-    query = f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND {token} <= ?"
+    query = (
+        f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND "
+        f"{token} <= ?"
+    )
     for part in ranges:
         for low, high in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True):
             for rows in pages.of(query, low, high):
@@ -116,7 +126,10 @@ def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Ite
 
 
 def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: int) -> pa.RecordBatch:
-    """Convert rows of messages to staged events. In: `timestamp` as its 16 bytes; of `message`, only whether it is null matters."""
+    """Convert rows of messages to staged events.
+
+    In: `timestamp` as its 16 bytes; of `message`, only whether it is null matters.
+    """
     uuids = of_binary(rows["timestamp"])
     tags = _tags(rows)
     tagged = pc.fill_null(pc.greater(pc.list_value_length(tags), 0), False)
@@ -128,10 +141,19 @@ def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: 
         "ticks": pa.array(times),
     }
     found["flaw"] = _flaws(
-        rows, tagged.to_numpy(zero_copy_only=False), versions(uuids) == 1, times, until, _too_large(rows, largest_row)
+        rows,
+        tagged.to_numpy(zero_copy_only=False),
+        versions(uuids) == 1,
+        times,
+        until,
+        _too_large(rows, largest_row),
     )
-    columns = [found[name] if name in found else pc.if_else(tagged, rows[name], None) for name in schema.names]
-    return pa.RecordBatch.from_arrays([one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema)
+    columns = [
+        found[name] if name in found else pc.if_else(tagged, rows[name], None) for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(
+        [one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema
+    )
 
 
 def _tags(rows: pa.RecordBatch) -> pa.Array:
@@ -145,7 +167,9 @@ def _tags(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _too_large(rows: pa.RecordBatch, largest_row: int) -> Mask:
-    """Return which events would have a row of the view of more than `largest_row` bytes, not counting the tag."""
+    """Return which events would have a row of the view of more than `largest_row` bytes, not counting the
+    tag.
+    """
     if rows.nbytes <= largest_row:  # True of nearly every batch, which then needs no sizes.
         return np.zeros(rows.num_rows, bool)
     sizes = np.zeros(rows.num_rows, np.int64)
@@ -163,10 +187,17 @@ def _flaws(
     until: int,
     too_large: Mask,
 ) -> pa.Array:
-    """Return the flaw of each event (a Reason, or null). Untagged events get no row, so they have no flaw but being too young."""
+    """Return the flaw of each event (a Reason, or null).
+
+    Untagged events get no row, so they have no flaw but being too young.
+    """
     latest = until + FUTURE_TICKS
     missing = _nulls(rows, "event") | _nulls(rows, "ser_id")
-    unread = ~_nulls(rows, "message") if rows.schema.get_field_index("message") >= 0 else np.zeros(rows.num_rows, bool)
+    unread = (
+        ~_nulls(rows, "message")
+        if rows.schema.get_field_index("message") >= 0
+        else np.zeros(rows.num_rows, bool)
+    )
     reasons = {
         Reason.BEFORE_0_10: tagged & _nulls(rows, "event") & unread,
         Reason.NO_EVENT: tagged & missing,

@@ -1,4 +1,6 @@
-"""List tags as the plugin's Reconciliation does: those of the view, or those for which a persistence_id was numbered."""
+"""List tags as the plugin's Reconciliation does: those of the view, or those for which a persistence_id was
+numbered.
+"""
 
 from typing import Any
 
@@ -15,8 +17,9 @@ OF_ID = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
 def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -> list[dict[str, Any]]:
     """List the tags of a pipeline's view, or with a persistence_id, its last number for each tag.
 
-    Returns one dictionary a tag: OF_VIEW, with the buckets in milliseconds, or OF_ID. Raises ConfigurationError: the view does not exist,
-    the journal has another one, or it knows nothing of the persistence_id.
+    Returns one dictionary a tag: OF_VIEW, with the buckets in milliseconds, or OF_ID. Raises
+    ConfigurationError: the view does not exist, the journal has another one, or it knows nothing of the
+    persistence_id.
     """
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:
@@ -27,7 +30,8 @@ def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -
             lines = views.progress_of(persistence_id)
             if not lines and not views.has_events(persistence_id):
                 raise ConfigurationError(
-                    f"journal {chosen.keyspace} has neither events of persistence_id {persistence_id!r} nor progress. Nothing was changed; "
+                    f"journal {chosen.keyspace} has neither events of persistence_id {persistence_id!r} "
+                    "nor progress. Nothing was changed; "
                     "is it written as in the column persistence_id?"
                 )
             return lines

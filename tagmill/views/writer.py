@@ -1,9 +1,12 @@
-"""Write a sealed build into Cassandra: tag_views, then tag_write_progress, then Tagmill's own record. All of it may be repeated.
+"""Write a sealed build into Cassandra: tag_views, then tag_write_progress, then Tagmill's own record.
 
-A rebuild deletes wrong rows first, with a timestamp that is a microsecond older than that of the rows written after.
+All of it may be repeated.
 
-Every row is written with the build's own timestamp, so a builder that was frozen and resumes after a later build can't overwrite newer
-rows.
+A rebuild deletes wrong rows first, with a timestamp that is a microsecond older than that of the rows written
+after.
+
+Every row is written with the build's own timestamp, so a builder that was frozen and resumes after a later
+build can't overwrite newer rows.
 """
 
 from collections.abc import Sequence
@@ -41,7 +44,8 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         tell(f"deleting {manifest.forgotten} lines of tag_write_progress")
         _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
         if "tag_scanning" in (cassandra.tables(manifest.journal) or ()):
-            # Without tag_write_progress, a recovery would number only the events behind a remaining tag_scanning.
+            # Without tag_write_progress, a recovery would number only the events behind a remaining
+            # tag_scanning.
             _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
@@ -51,17 +55,29 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
     checkpoints.reached("build.after_views")
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
-    progress = records.select(ID, "new", F.explode("progress").alias("line")).where(F.array_contains("new", F.col("line.tag")))
+    progress = records.select(ID, "new", F.explode("progress").alias("line")).where(
+        F.array_contains("new", F.col("line.tag"))
+    )
     append(
         progress.select(
-            ID, F.col("line.tag").alias("tag"), F.col("line.offset").alias("offset"),
-            F.col("line.sequence_nr").alias("sequence_nr"), F.col("line.number").alias("tag_pid_sequence_nr"),
+            ID,
+            F.col("line.tag").alias("tag"),
+            F.col("line.offset").alias("offset"),
+            F.col("line.sequence_nr").alias("sequence_nr"),
+            F.col("line.number").alias("tag_pid_sequence_nr"),
         ),
-        manifest.journal, "tag_write_progress", manifest.written_at,
-    )  # fmt: skip
+        manifest.journal,
+        "tag_write_progress",
+        manifest.written_at,
+    )
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        append(_as_records(records, manifest), cassandra.settings.ledger_keyspace, "view_progress", manifest.written_at)
+        append(
+            _as_records(records, manifest),
+            cassandra.settings.ledger_keyspace,
+            "view_progress",
+            manifest.written_at,
+        )
 
 
 def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
@@ -71,13 +87,19 @@ def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
     return np.lexsort((times, rows["timebucket"].to_numpy(), tags))
 
 
-def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:
+def _delete(
+    cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]
+) -> None:
     where = " AND ".join(f"{name} = ?" for name in key)
     statement = f"DELETE FROM {identifiers.cql(manifest.journal)}.{table} USING TIMESTAMP ? WHERE {where}"
     for part in files.record_batches(f"{manifest.folder}/{folder}", DELETED_AT_ONCE, list(key)):
         rows = part.to_pylist()
         cassandra.write_many(
-            statement, ((manifest.written_at - 1, *(UUID(row[n]) if n == "timestamp" else row[n] for n in key)) for row in rows)
+            statement,
+            (
+                (manifest.written_at - 1, *(UUID(row[n]) if n == "timestamp" else row[n] for n in key))
+                for row in rows
+            ),
         )
 
 
@@ -88,6 +110,11 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
         for name, field in (("numbers", "number"), ("sequence_nrs", "sequence_nr"), ("offsets", "offset"))
     ]
     return records.select(
-        F.lit(manifest.journal).alias("journal"), ID, "sequence_nr", "partition_nr", "scanned",
-        F.lit(manifest.build).cast("bigint").alias("build"), *maps,
-    )  # fmt: skip
+        F.lit(manifest.journal).alias("journal"),
+        ID,
+        "sequence_nr",
+        "partition_nr",
+        "scanned",
+        F.lit(manifest.build).cast("bigint").alias("build"),
+        *maps,
+    )

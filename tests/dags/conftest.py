@@ -1,4 +1,6 @@
-"""Airflow without a server or a database, set up before the first import of Airflow so that no developer's settings leak in."""
+"""Airflow without a server or a database, set up before the first import of Airflow so that no developer's
+settings leak in.
+"""
 
 import os
 import tempfile
@@ -52,7 +54,9 @@ os.environ.update(
     AIRFLOW__CORE__DAGS_FOLDER=str(PROJECT / "dags"),
     AIRFLOW__CORE__PLUGINS_FOLDER=str(PROJECT / "plugins"),
 )
-for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "TAGMILL_", "AIRFLOW__DATABASE__"))]:
+for name in [
+    name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "TAGMILL_", "AIRFLOW__DATABASE__"))
+]:
     del os.environ[name]
 
 

@@ -52,7 +52,9 @@ DRY = {"dry_run": True}
     ("schedule", "run", "params", "deletes"),
     [
         pytest.param("@daily", Run("scheduled"), DRY, True, id="scheduled"),
-        pytest.param("@daily", Run("scheduled", timedelta(hours=9)), DRY, False, id="scheduled, missed while paused"),
+        pytest.param(
+            "@daily", Run("scheduled", timedelta(hours=9)), DRY, False, id="scheduled, missed while paused"
+        ),
         pytest.param(None, Run("scheduled"), DRY, False, id="scheduled, switched off since"),
         pytest.param("@daily", Run("manual"), DRY, False, id="by hand"),
         pytest.param(None, Run("manual"), {"dry_run": False}, True, id="by hand, dry run off"),
@@ -61,7 +63,9 @@ DRY = {"dry_run": True}
     ],
 )
 def test_cleanup_deletes_by_schedule_or_param(asked, schedule, run, params, deletes):
-    """Runs that make up for a missed one only report, because triggering a dry run by the form unpauses the DAG."""
+    """Runs that make up for a missed one only report, because triggering a dry run by the form unpauses the
+    DAG.
+    """
     steps.cleanup("orders", schedule, {"dag_run": run, "params": params})
     assert asked["delete"] is deletes and asked["owner"] == "airflow/d/r"
 

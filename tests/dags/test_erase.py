@@ -39,7 +39,9 @@ def asked(monkeypatch, tmp_path):
     found = {}
 
     def library(settings, pipeline, persistence_ids, *, owner, who, why, delete, tell):
-        found.update(pipeline=pipeline, ids=list(persistence_ids), owner=owner, who=who, why=why, delete=delete)
+        found.update(
+            pipeline=pipeline, ids=list(persistence_ids), owner=owner, who=who, why=why, delete=delete
+        )
         return REPORT
 
     monkeypatch.setattr(module, "erase", library)
@@ -75,7 +77,9 @@ def test_erase_passes_params_and_needs_reason(dag, asked, tmp_path):
     assert (asked["who"], asked["why"]) == ("DAG run r", "asked for")
 
 
-@pytest.mark.parametrize("params", [{"persistence_ids": "p"}, {"persistence_ids": [""]}, {"dry_run": "no"}, {"why": 5}])
+@pytest.mark.parametrize(
+    "params", [{"persistence_ids": "p"}, {"persistence_ids": [""]}, {"dry_run": "no"}, {"why": 5}]
+)
 def test_wrong_params_are_refused_before_a_run_exists(dag, params):
     with pytest.raises(ParamValidationError):
         chosen(dag, **params)

@@ -23,7 +23,14 @@ RETRIED = AirflowException
 
 
 def report(exit_code, error_type, error="what happened", **more):
-    return {"step": "seal", "ok": False, "exit_code": exit_code, "error_type": error_type, "error": error, **more}
+    return {
+        "step": "seal",
+        "ok": False,
+        "exit_code": exit_code,
+        "error_type": error_type,
+        "error": error,
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -43,14 +50,17 @@ def report(exit_code, error_type, error="what happened", **more):
     ],
 )
 def test_job_report_decides_fail_retry_or_reschedule(given, expected):
-    """Map the report of a job, or its absence, to the exception that makes Airflow fail, retry, reschedule or skip."""
+    """Map the report of a job, or its absence, to the exception that makes Airflow fail, retry, reschedule or
+    skip.
+    """
     assert type(failure_of_job(given, JOB)) is expected
 
 
 def test_quality_stop_gives_reason_and_page():
     """Quality stops show the reason and, on a line of its own, the link to Data Docs."""
     told = failure_of_job(
-        report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"), JOB
+        report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"),
+        JOB,
     )
     assert str(told) == f"{JOB}: 12 % of the rows are held\nData Docs: http://airflow/tagmill/docs/x.html"
 
@@ -91,7 +101,9 @@ def test_a_steps_error_becomes_what_airflow_understands(error, expected):
     """Map the library's errors to Airflow's exceptions, without a chain of causes in the log."""
     with pytest.raises(AirflowException) as told, told_to_airflow():
         raise error
-    assert type(told.value) is expected and "direct cause" not in "".join(traceback.format_exception(told.value))
+    assert type(told.value) is expected and "direct cause" not in "".join(
+        traceback.format_exception(told.value)
+    )
 
 
 def test_unforeseen_error_passes_unchanged():
@@ -119,10 +131,12 @@ def test_an_xcom_holds_figures_and_short_texts_only():
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("right to read", AirflowFailException), ("no node", RETRIED), (None, ZeroDivisionError)]
+    ("name", "expected"),
+    [("right to read", AirflowFailException), ("no node", RETRIED), (None, ZeroDivisionError)],
 )
 def test_foreign_error_ends_task_like_command(name, expected):
-    """Steps in Airflow's own process may meet an error that passed its store: it ends the task as it ends a command.
+    """Steps in Airflow's own process may meet an error that passed its store: it ends the task as it ends a
+    command.
 
     Defects pass unchanged.
     """

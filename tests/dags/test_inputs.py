@@ -1,4 +1,6 @@
-"""Input files that a param names: they lie in one folder, are read without following links, and appear in no message."""
+"""Input files that a param names: they lie in one folder, are read without following links, and appear in no
+message.
+"""
 
 import os
 
@@ -20,7 +22,10 @@ FILE = "persistence_ids_file"
 
 @pytest.fixture
 def section(tmp_path) -> AirflowSettings:
-    """Write a folder with two lists and return its settings. In it and next to it lie files that must not be read."""
+    """Write a folder with two lists and return its settings.
+
+    In it and next to it lie files that must not be read.
+    """
     folder = tmp_path / "inputs"
     (folder / "deep").mkdir(parents=True)
     (folder / "ids").write_text("p-1\np-2\n")
@@ -72,7 +77,9 @@ def test_no_file_is_read_without_a_configured_folder():
 
 
 @pytest.mark.parametrize("name", ["/proc/self/environ", "../key", "link"])
-@pytest.mark.parametrize(("form", "task"), [(erase._params, erase.erase), (journal_clean._params, journal_clean.clean)])
+@pytest.mark.parametrize(
+    ("form", "task"), [(erase._params, erase.erase), (journal_clean._params, journal_clean.clean)]
+)
 def test_dags_that_take_files_read_no_secret(config, section, form, task, name, monkeypatch, caplog):
     """Keep the content of a refused file out of the task's error and log."""
     config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')

@@ -46,7 +46,13 @@ def dags(config):
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
     of_views = {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
-    of_kafka = {"replicate_carts", "purge_expired_carts", "deliver_products", "dedup_expire_products", "dedup_rekey_products"}
+    of_kafka = {
+        "replicate_carts",
+        "purge_expired_carts",
+        "deliver_products",
+        "dedup_expire_products",
+        "dedup_rekey_products",
+    }
     of_kafka |= {"ttl_cleanup_products", "deliver_cart_events", "ttl_cleanup_cart_events"}
     assert set(dags) == of_views | of_kafka
 
@@ -81,13 +87,18 @@ def test_what_grows_with_a_run_has_hours(dags):
 
 
 def test_owner_of_simultaneous_dags_differs():
-    """DAGs that are due at the same moment share a run id and must still act as different owners in the ledger."""
+    """DAGs that are due at the same moment share a run id and must still act as different owners in the
+    ledger.
+    """
     from types import SimpleNamespace
 
     from tagmill.airflow.steps import owner
 
     due = "scheduled__2026-11-24T00:00:00+00:00"
-    of = {owner({"dag_run": SimpleNamespace(dag_id=dag, run_id=due)}) for dag in ("deliver_orders", "ttl_cleanup_orders")}
+    of = {
+        owner({"dag_run": SimpleNamespace(dag_id=dag, run_id=due)})
+        for dag in ("deliver_orders", "ttl_cleanup_orders")
+    }
     assert len(of) == 2
 
 
@@ -143,7 +154,10 @@ def test_audit_dag_repair_param_starts_repair(dags):
     dag = dags["audit_orders"]
     (task,) = dag.tasks
     assert dag.params["repair"] is False
-    for repair, arguments in ((True, ["--repair", "param repair of DAG run manual-1"]), (False, ["--tag=order"])):
+    for repair, arguments in (
+        (True, ["--repair", "param repair of DAG run manual-1"]),
+        (False, ["--tag=order"]),
+    ):
         task.chosen({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
         assert list(task._job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
@@ -158,7 +172,11 @@ def test_replicate_dag_looks_before_spark_job(dags):
     dag = dags["replicate_carts"]
     assert dag.timetable.expression == "*/10 * * * *" and set(dag.task_dict) == {"look", "replicate"}
     task = dag.task_dict["replicate"]
-    assert (task.pool, task.application.split("/")[-1], task.upstream_task_ids) == ("spark", "replicate.py", {"look"})
+    assert (task.pool, task.application.split("/")[-1], task.upstream_task_ids) == (
+        "spark",
+        "replicate.py",
+        {"look"},
+    )
     for params, arguments in (({}, []), ({"accept_lost": True}, ["--accept-lost"])):
         dag.params.update(params)
         task.chosen(dag.params.validate())
@@ -169,7 +187,10 @@ def test_replicate_dag_looks_before_spark_job(dags):
 
 
 def test_purge_dag_is_daily_or_dry_run(dags):
-    """Scheduled purges run daily. By hand they are dry runs, or purge up to a day; a param that is not a day is refused."""
+    """Scheduled purges run daily.
+
+    By hand they are dry runs, or purge up to a day; a param that is not a day is refused.
+    """
     from airflow.sdk.exceptions import ParamValidationError
 
     from tagmill.errors import ConfigurationError
@@ -178,7 +199,10 @@ def test_purge_dag_is_daily_or_dry_run(dags):
     (task,) = dag.tasks
     assert dag.timetable.expression == "0 0 * * *"
     assert task.unattended == "@daily"
-    for params, arguments in (({}, ["--dry-run"]), ({"dry_run": False, "until": "2026-12-31"}, ["--until=2026-12-31"])):
+    for params, arguments in (
+        ({}, ["--dry-run"]),
+        ({"dry_run": False, "until": "2026-12-31"}, ["--until=2026-12-31"]),
+    ):
         dag.params.update(params)
         task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
@@ -198,7 +222,10 @@ def test_topic_dag_has_four_delivery_steps(dags):
     assert list(dag.topological_sort()) and set(dag.task_dict) == {"plan", "seal", "push", "close", "again"}
     seal, push = dag.task_dict["seal"], dag.task_dict["push"]
     assert (seal.pool, seal.application.split("/")[-1], push.pool) == ("spark", "seal.py", "clickhouse")
-    assert push.upstream_task_ids == {"plan", "seal"} and dag.task_dict["close"].upstream_task_ids == {"plan", "push"}
+    assert push.upstream_task_ids == {"plan", "seal"} and dag.task_dict["close"].upstream_task_ids == {
+        "plan",
+        "push",
+    }
     for name in ("accept_lost", "replay_dead_letters"):
         with pytest.raises(ParamValidationError):
             dag.params.update({name: "yes"})
@@ -207,7 +234,10 @@ def test_topic_dag_has_four_delivery_steps(dags):
 
 
 def test_kafka_journal_dag_has_no_params(dags):
-    """Deliveries of a Kafka journal have the same steps and no params. Retention runs only if it has a schedule."""
+    """Deliveries of a Kafka journal have the same steps and no params.
+
+    Retention runs only if it has a schedule.
+    """
     journal = dags["deliver_cart_events"]
     assert set(journal.task_dict) == {"plan", "seal", "push", "close", "again"} and not journal.params
     assert dags["ttl_cleanup_products"].schedule is None
@@ -215,7 +245,10 @@ def test_kafka_journal_dag_has_no_params(dags):
 
 
 def test_topic_backlog_triggers_another_run(dags, monkeypatch):
-    """Remaining records trigger another run. It repeats the params only if an earlier DAG run planned the run at hand."""
+    """Remaining records trigger another run.
+
+    It repeats the params only if an earlier DAG run planned the run at hand.
+    """
     from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
     from airflow.sdk.exceptions import AirflowSkipException
 
@@ -237,7 +270,10 @@ def test_dedup_dags_are_manual_dry_runs(dags):
     """Expiry and rekeying of ids are not scheduled unless configured so, and are dry runs by default."""
     expire, rekey = dags["dedup_expire_products"], dags["dedup_rekey_products"]
     assert expire.schedule is None and rekey.schedule is None
-    for dag, arguments in ((expire, ["--operation", "expire", "--dry-run"]), (rekey, ["--operation", "rekey", "--dry-run"])):
+    for dag, arguments in (
+        (expire, ["--operation", "expire", "--dry-run"]),
+        (rekey, ["--operation", "rekey", "--dry-run"]),
+    ):
         (task,) = dag.tasks
         task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == arguments and task.application.split("/")[-1] == "dedup.py"
@@ -254,7 +290,10 @@ def test_rebucket_dag_is_manual_dry_run(dags):
         ({}, ["--to", "Hour", "--dry-run"]),
         ({"to": "Day", "dry_run": False}, ["--to", "Day"]),
         ({"to": "Minute", "offline": True}, ["--to", "Minute", "--offline"]),
-        ({"offline": False, "drop_old": True, "dry_run": True}, ["--to", "Minute", "--drop-old", "--dry-run"]),
+        (
+            {"offline": False, "drop_old": True, "dry_run": True},
+            ["--to", "Minute", "--drop-old", "--dry-run"],
+        ),
         (
             {"drop_old": False, "abandon": True, "table": "tag_views_2"},
             ["--to", "Minute", "--table=tag_views_2", "--abandon", "--dry-run"],
@@ -368,11 +407,15 @@ def test_every_form_can_be_triggered_as_it_opens(dags):
 
 
 def test_forms_list_what_can_be_chosen(dags):
-    assert dags["views_migrate_orders"].params.get_param("steps").schema["examples"] == [step.value for step in Step]
+    assert dags["views_migrate_orders"].params.get_param("steps").schema["examples"] == [
+        step.value for step in Step
+    ]
 
 
 def test_dry_run_is_on_wherever_it_is(dags):
-    """Keep one convention: what changes or deletes by hand only reports until a person switches `dry_run` off."""
+    """Keep one convention: what changes or deletes by hand only reports until a person switches `dry_run`
+    off.
+    """
     with_it = {dag_id for dag_id, dag in dags.items() if "dry_run" in dag.params}
     assert all(dags[dag_id].params["dry_run"] is True for dag_id in with_it)
     reading = ("deliver_", "audit_", "views_tags_", "replicate_")
@@ -380,7 +423,9 @@ def test_dry_run_is_on_wherever_it_is(dags):
 
 
 def test_dag_switched_on_waits_for_its_next_moment(dags, config):
-    """Airflow would otherwise begin with the missed run, next to the one by whose form a person has unpaused the DAG."""
+    """Airflow would otherwise begin with the missed run, next to the one by whose form a person has unpaused
+    the DAG.
+    """
     from airflow.serialization.serialized_objects import DagSerialization
 
     config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
@@ -388,7 +433,9 @@ def test_dag_switched_on_waits_for_its_next_moment(dags, config):
     assert len(scheduled) >= 9
     for dag in scheduled:
         stored = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
-        assert stored.next_dagrun_info(last_automated_run_info=None).run_after > datetime.now(tz=UTC), dag.dag_id
+        assert stored.next_dagrun_info(last_automated_run_info=None).run_after > datetime.now(tz=UTC), (
+            dag.dag_id
+        )
 
 
 def test_unknown_key_is_named_import_error(config):
@@ -415,7 +462,9 @@ def test_missing_configuration_is_named_import_error(config):
     assert errors and all(str(config) in error for error in errors.values())
 
 
-@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py", "topics.py"])
+@pytest.mark.parametrize(
+    "file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py", "topics.py"]
+)
 def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
 import runpy, sys
@@ -439,7 +488,12 @@ class Run:
     run_id = "r"
 
     def __init__(self, run_type, logical_date=None, start=None, end=None):
-        self.run_type, self.logical_date, self.data_interval_start, self.data_interval_end = run_type, logical_date, start, end
+        self.run_type, self.logical_date, self.data_interval_start, self.data_interval_end = (
+            run_type,
+            logical_date,
+            start,
+            end,
+        )
 
 
 NO_RANGE = {"reread_from": None, "reread_until": None}
@@ -447,7 +501,9 @@ SEVEN, EIGHT = datetime(2026, 11, 21, 7, tzinfo=UTC), datetime(2026, 11, 21, 8, 
 SEVEN_TO_EIGHT = ("2026-11-21T07:00:00+00:00", "2026-11-21T08:00:00+00:00")
 
 
-@pytest.mark.parametrize("run", [Run("manual"), Run("scheduled", EIGHT, EIGHT, EIGHT), Run("scheduled", SEVEN, SEVEN, EIGHT)])
+@pytest.mark.parametrize(
+    "run", [Run("manual"), Run("scheduled", EIGHT, EIGHT, EIGHT), Run("scheduled", SEVEN, SEVEN, EIGHT)]
+)
 def test_reread_range_of_ordinary_run_is_none(run):
     """Manual and scheduled runs read no range again, whatever their interval is."""
     from tagmill.airflow.reread import reread_range
@@ -465,7 +521,9 @@ def test_reread_range_of_ordinary_run_is_none(run):
     ],
 )
 def test_reread_range_of_backfill_is_interval(run):
-    """Backfills read their interval again, or the schedule's last period if the interval is missing or empty."""
+    """Backfills read their interval again, or the schedule's last period if the interval is missing or
+    empty.
+    """
     from tagmill.airflow.reread import reread_range
 
     assert reread_range(NO_RANGE, run, "@hourly") == SEVEN_TO_EIGHT
@@ -481,15 +539,33 @@ def test_params_name_the_range_in_any_zone():
 @pytest.mark.parametrize(
     ("params", "run", "named"),
     [
-        ({"reread_from": "2026-11-21T07:00:00Z", "reread_until": None}, Run("manual"), "reread_until is missing"),
-        ({"reread_from": "2026-11-21T07:00:00", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "no time zone"),
-        ({"reread_from": "2026-11-21T08:00:00Z", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "is empty"),
-        ({"reread_from": "0001-01-01T00:00:00+14:00", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "years 1 to 9999"),
+        (
+            {"reread_from": "2026-11-21T07:00:00Z", "reread_until": None},
+            Run("manual"),
+            "reread_until is missing",
+        ),
+        (
+            {"reread_from": "2026-11-21T07:00:00", "reread_until": "2026-11-21T08:00:00Z"},
+            Run("manual"),
+            "no time zone",
+        ),
+        (
+            {"reread_from": "2026-11-21T08:00:00Z", "reread_until": "2026-11-21T08:00:00Z"},
+            Run("manual"),
+            "is empty",
+        ),
+        (
+            {"reread_from": "0001-01-01T00:00:00+14:00", "reread_until": "2026-11-21T08:00:00Z"},
+            Run("manual"),
+            "years 1 to 9999",
+        ),
         (NO_RANGE, Run("backfill"), "reread_from and reread_until instead"),
     ],
 )
 def test_reread_range_senseless_params_are_refused(params, run, named):
-    """Refuse ranges with a missing end, without a time zone, empty or outside of the calendar, and backfills without a date."""
+    """Refuse ranges with a missing end, without a time zone, empty or outside of the calendar, and backfills
+    without a date.
+    """
     from tagmill.airflow.reread import reread_range
     from tagmill.errors import ConfigurationError
 
@@ -549,11 +625,25 @@ def test_migrate_dag_params_become_arguments(dags):
     params = dags["views_migrate_orders"].params
     (task,) = dags["views_migrate_orders"].tasks
     assert params["drop_old"] is False
-    params.update({"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap", "dry_run": False})
+    params.update(
+        {
+            "steps": ["tables", "tags"],
+            "offline": True,
+            "drop_old": True,
+            "snapshot_keyspace": "snap",
+            "dry_run": False,
+        }
+    )
     task.chosen(params.validate())
     assert task._job_arguments() == [
-        "--operation", "migrate", "--step=tables", "--step=tags", "--snapshot-keyspace=snap", "--offline", "--drop-old",
-    ]  # fmt: skip
+        "--operation",
+        "migrate",
+        "--step=tables",
+        "--step=tags",
+        "--snapshot-keyspace=snap",
+        "--offline",
+        "--drop-old",
+    ]
     with pytest.raises(ParamValidationError):
         params.update({"steps": ["drop"]})
         params.validate()

@@ -1,4 +1,6 @@
-"""What a person may ask of `journal_clean_<pipeline>`, what the DAG asks of the library, and how Airflow learns of refusals."""
+"""What a person may ask of `journal_clean_<pipeline>`, what the DAG asks of the library, and how Airflow
+learns of refusals.
+"""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,7 +19,12 @@ REPORT = {
     "pipeline": "orders", "dry_run": True, "persistence_ids": 3, "events": 20, "view_rows": 0, "snapshots": 1, "refused": 0, "unknown": 1,
     "refusals": [], "unknown_ids": ["nobody"], "warnings": [], "message": "pipeline orders: …",
 }  # fmt: skip
-REFUSAL = {"persistence_id": "p", "tag": "t", "reason": "held", "text": "persistence id 'p', tag 't': …; --force-undelivered …"}
+REFUSAL = {
+    "persistence_id": "p",
+    "tag": "t",
+    "reason": "held",
+    "text": "persistence id 'p', tag 't': …; --force-undelivered …",
+}
 
 
 class Run:
@@ -65,7 +72,10 @@ def test_journal_clean_is_unscheduled_dry_run_by_default(dag, asked):
 
 
 def test_dry_run_that_names_none_says_so(dag, asked):
-    assert "fill in persistence_ids" in journal_clean.clean("orders", chosen(dag))["message"] and "ids" not in asked
+    assert (
+        "fill in persistence_ids" in journal_clean.clean("orders", chosen(dag))["message"]
+        and "ids" not in asked
+    )
 
 
 def test_journal_clean_passes_params_to_library(dag, asked, tmp_path):
@@ -73,9 +83,15 @@ def test_journal_clean_passes_params_to_library(dag, asked, tmp_path):
     file = tmp_path / "ids"
     file.write_text('p-2\n\nit\'s "odd" \n')
     params = {
-        "persistence_ids": ["p-1"], "persistence_ids_file": str(file), "delete": "before_snapshot", "keep": 2,
-        "keep_newer_than": "2026-03-01T00:00:00Z", "views": True, "force_unread": True, "dry_run": False,
-    }  # fmt: skip
+        "persistence_ids": ["p-1"],
+        "persistence_ids_file": str(file),
+        "delete": "before_snapshot",
+        "keep": 2,
+        "keep_newer_than": "2026-03-01T00:00:00Z",
+        "views": True,
+        "force_unread": True,
+        "dry_run": False,
+    }
     journal_clean.clean("orders", chosen(dag, **params))
     wanted = asked["wanted"]
     assert asked["delete"] is True and asked["ids"] == ["p-1", "p-2", 'it\'s "odd" ']
@@ -86,7 +102,11 @@ def test_journal_clean_passes_params_to_library(dag, asked, tmp_path):
         True,
         False,
     )
-    assert wanted.keep_newer_than == datetime(2026, 3, 1, tzinfo=UTC) and wanted.force_unread and not wanted.force_undelivered
+    assert (
+        wanted.keep_newer_than == datetime(2026, 3, 1, tzinfo=UTC)
+        and wanted.force_unread
+        and not wanted.force_undelivered
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,5 +136,7 @@ def test_journal_clean_contradicting_params_fail(dag, asked):
 def test_journal_clean_refused_id_fails_task(dag, asked):
     """Refused persistence_ids fail the task for good, with the first refusal in the message."""
     asked["answer"] = {**REPORT, "refused": 1, "refusals": [REFUSAL]}
-    with pytest.raises(AirflowFailException, match="The first refused: persistence id 'p'.*--force-undelivered"):
+    with pytest.raises(
+        AirflowFailException, match="The first refused: persistence id 'p'.*--force-undelivered"
+    ):
         journal_clean.clean("orders", chosen(dag, to=5, persistence_ids=["p"]))

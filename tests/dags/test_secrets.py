@@ -1,4 +1,6 @@
-"""Credentials of Airflow connections reach the Spark driver only: no command line, log, XCom or field in the UI shows them."""
+"""Credentials of Airflow connections reach the Spark driver only: no command line, log, XCom or field in the
+UI shows them.
+"""
 
 import json
 import logging
@@ -48,7 +50,9 @@ OK = json.dumps(
 
 @pytest.fixture
 def spark_submit(tmp_path, monkeypatch, config):
-    """Return spark_submit(master, deploy_mode), which runs the operator with a spark-submit that records what it is given."""
+    """Return spark_submit(master, deploy_mode), which runs the operator with a spark-submit that records what
+    it is given.
+    """
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "spark-submit"
     program.write_text(SPY)
@@ -118,14 +122,19 @@ def test_job_loads_settings_from_environment(spark_submit, monkeypatch, tmp_path
 
 def test_airflows_own_secrets_do_not_reach_the_job(spark_submit):
     spark_submit()
-    assert not [name for name in spark_submit.seen()["environment"] if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
+    assert not [
+        name for name in spark_submit.seen()["environment"] if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("master", "prefix"), [("yarn", "spark.yarn.appMasterEnv"), ("k8s://https://cluster:6443", "spark.kubernetes.driverEnv")]
+    ("master", "prefix"),
+    [("yarn", "spark.yarn.appMasterEnv"), ("k8s://https://cluster:6443", "spark.kubernetes.driverEnv")],
 )
 def test_cluster_driver_gets_credentials_by_private_file(spark_submit, master, prefix, monkeypatch):
-    """Drivers in a cluster get the credentials by a properties file of mode 600, which is removed afterwards."""
+    """Drivers in a cluster get the credentials by a properties file of mode 600, which is removed
+    afterwards.
+    """
     if master.startswith("k8s"):
         pytest.importorskip("kubernetes")
     spark_submit(master, "cluster")
@@ -177,11 +186,18 @@ def test_job_report_outranks_exit_status(spark_submit, monkeypatch):
     monkeypatch.setenv(
         "SPY_REPORT",
         json.dumps(
-            stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")}
+            stopped
+            | {
+                "docs": os.environ["TAGMILL_CONFIG"].replace(
+                    "tagmill.toml", "data/orders/docs/run-00000007/index.html"
+                )
+            }
         ),
     )
     monkeypatch.setenv("SPY_EXIT", "3")
-    with pytest.raises(AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/index.html"):
+    with pytest.raises(
+        AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/index.html"
+    ):
         spark_submit()
 
 
@@ -215,7 +231,9 @@ def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
     names = [f'--persistence-id=odd {number} \n"ü" {"x" * 200}' for number in range(5000)]
     spark_submit(more=["--operation", "rebuild", *names])
     seen = spark_submit.seen()
-    assert sum(map(len, seen["arguments"])) < 10_000 and not [text for text in seen["arguments"] if "odd" in text]
+    assert sum(map(len, seen["arguments"])) < 10_000 and not [
+        text for text in seen["arguments"] if "odd" in text
+    ]
     assert seen["modes"] == {"@": 0o600} and not list(tmp_path.rglob("*.arguments"))
     file = tmp_path / "again"
     file.write_text(seen["files"]["@"])
@@ -226,7 +244,13 @@ def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
 def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):
     """End the traceback with the job's own sentence. The task's link leads to the page that shows why."""
     page = os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")
-    stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held", "docs": page}
+    stopped = {
+        "ok": False,
+        "exit_code": 3,
+        "error_type": "DataQualityStop",
+        "error": "12 % held",
+        "docs": page,
+    }
     monkeypatch.setenv("SPY_REPORT", json.dumps(stopped))
     monkeypatch.setenv("SPY_EXIT", "3")
     with pytest.raises(AirflowFailException) as raised:
@@ -234,7 +258,9 @@ def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):
     shown = traceback.format_exception(raised.value)
     assert "Cannot execute" not in "".join(shown) and "12 % held" in shown[-1]
     (link,) = spark_submit.operator.operator_extra_links
-    assert link.get_link(spark_submit.operator, ti_key=None).endswith("/tagmill/docs/orders/run-00000007/index.html")
+    assert link.get_link(spark_submit.operator, ti_key=None).endswith(
+        "/tagmill/docs/orders/run-00000007/index.html"
+    )
 
 
 def test_misspelt_connection_key_is_an_error(config, monkeypatch):
@@ -242,7 +268,9 @@ def test_misspelt_connection_key_is_an_error(config, monkeypatch):
     from tagmill.airflow.connections import load_settings
     from tagmill.errors import ConfigurationError
 
-    monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps({"conn_type": "generic", "extra": {"tsl": True}}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps({"conn_type": "generic", "extra": {"tsl": True}})
+    )
     with pytest.raises(ConfigurationError, match="tagmill_cassandra: tsl"):
         load_settings()
 

@@ -1,4 +1,6 @@
-"""Pages in Airflow's UI: none without a login, none outside of the folder of pages, and no name becomes markup."""
+"""Pages in Airflow's UI: none without a login, none outside of the folder of pages, and no name becomes
+markup.
+"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +48,9 @@ def pages(config) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("path", ["/", "/api/pipelines", "/docs/orders/run-00000007/index.html", "/docs/nope/x.html"])
+@pytest.mark.parametrize(
+    "path", ["/", "/api/pipelines", "/docs/orders/run-00000007/index.html", "/docs/nope/x.html"]
+)
 def test_nothing_is_shown_without_a_login(stranger, pages, path):
     answer = stranger.get(path)
     assert answer.status_code == 401
@@ -112,7 +116,9 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
 
     now = datetime(2026, 11, 21, 7, tzinfo=UTC)
     line = overview.TagLine(HOSTILE, 5, 4321, 5, 1, 1, 5, HOSTILE, "held")
-    run = overview.RunLine(7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html")
+    run = overview.RunLine(
+        7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html"
+    )
     audit = overview.AuditLine(3, now, False, HOSTILE, "docs/orders/audit-00000003/index.html")
     view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,), audit)
     monkeypatch.setattr(web, "overview", lambda settings, count_view: [view])
@@ -127,14 +133,22 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
 
 
 def test_overview_shows_streams_and_problems(user, monkeypatch):
-    """Topics and Kafka journals are shown with their figures, or with the problem that prevents it. Hostile names are escaped."""
+    """Topics and Kafka journals are shown with their figures, or with the problem that prevents it.
+
+    Hostile names are escaped.
+    """
     from tagmill.airflow import overview, web
     from tagmill.kafka_journal.model import PartitionStatus
 
-    lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76, problem="made anew")
+    lag = PartitionStatus(
+        topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76, problem="made anew"
+    )
     views = [
         overview.PipelineView(
-            "products", "deliver_products", "x", stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE, "waiting")
+            "products",
+            "deliver_products",
+            "x",
+            stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE, "waiting"),
         ),
         overview.PipelineView("carts", "replicate_carts", "keyspace carts", partitions=(lag,)),
         overview.PipelineView("gone", "deliver_gone", "y", problem=HOSTILE),
@@ -167,9 +181,16 @@ def test_plugin_loads_web_only_where_served(config):
     import subprocess
     import sys
 
-    code = "import sys, runpy; runpy.run_path('plugins/tagmill_plugin.py'); print('tagmill.airflow.web' in sys.modules)"
+    code = (
+        "import sys, runpy; runpy.run_path('plugins/tagmill_plugin.py'); print('tagmill.airflow.web' "
+        "in sys.modules)"
+    )
     shown = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
     )
     assert shown.stdout.split()[-1] == "False"
 
@@ -177,7 +198,10 @@ def test_plugin_loads_web_only_where_served(config):
 @pytest.mark.parametrize(
     ("page", "link"),
     [
-        ("{root}/orders/docs/run-00000007/index.html", "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html"),
+        (
+            "{root}/orders/docs/run-00000007/index.html",
+            "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html",
+        ),
         (
             "file://{root}/orders/docs/run-00000007/index.html",
             "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html",
@@ -188,7 +212,9 @@ def test_plugin_loads_web_only_where_served(config):
     ],
 )
 def test_docs_link_leads_behind_login(config, monkeypatch, page, link):
-    """Links to pages of runs lead to the page in Airflow's UI, behind its login; other texts stay unchanged."""
+    """Links to pages of runs lead to the page in Airflow's UI, behind its login; other texts stay
+    unchanged.
+    """
     from tagmill.airflow import pages
     from tagmill.config.settings import Settings
 

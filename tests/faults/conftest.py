@@ -1,8 +1,9 @@
-"""Fixtures of the fault tests: a delivery to seal, push, disturb and inspect, and an undisturbed one to compare it with.
+"""Fixtures of the fault tests: a delivery to seal, push, disturb and inspect, and an undisturbed one to
+compare it with.
 
-A kill ends a command that is a process of its own, with its own JVM. A crash raises an exception that nothing catches, in this
-process and with the Spark session that all tests share. It takes a fifth of the time. Each operation is killed at the instants
-where a kill leaves most behind, and crashes at the others.
+A kill ends a command that is a process of its own, with its own JVM. A crash raises an exception that nothing
+catches, in this process and with the Spark session that all tests share. It takes a fifth of the time. Each
+operation is killed at the instants where a kill leaves most behind, and crashes at the others.
 """
 
 import os
@@ -30,7 +31,9 @@ from tests.support.delivery import deliver, known_to_spark, tagmill
 
 
 def dead_process() -> str:
-    """Return the owner name of a process of this machine that has ended, so that its lease is free at once."""
+    """Return the owner name of a process of this machine that has ended, so that its lease is free at
+    once.
+    """
     process = subprocess.Popen(["true"])
     process.wait()
     return f"cli/{socket.gethostname()}/{process.pid}/1"
@@ -85,7 +88,9 @@ class Delivery:
     def here(self, *arguments: str) -> Ended:
         """Run a command in this process, with the session that all tests share, and return how it ended."""
         for keyspace in (self.keyspace, self.settings.cassandra.ledger_keyspace):
-            rows = self.stack.session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
+            rows = self.stack.session.execute(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
+            )
             connector.await_tables(self.spark, keyspace, {row.table_name: () for row in rows})
         shared = patch.object(session, "session", lambda *_, **__: self.spark)
         with shared, patch.object(self.spark, "stop", lambda: None):
@@ -118,7 +123,9 @@ class Delivery:
         known_to_spark(self.settings, self.pipeline, self.spark)
         planned = steps.plan(self.settings, self.pipeline, owner=owner)
         assert planned["state"] == "PLANNED", planned
-        steps.seal(self.settings, self.pipeline, planned["run"], planned["fence"], owner=owner, spark=self.spark)
+        steps.seal(
+            self.settings, self.pipeline, planned["run"], planned["fence"], owner=owner, spark=self.spark
+        )
         return planned["run"], planned["fence"]
 
     def manifest(self, run: int = 1) -> Any:
@@ -153,7 +160,8 @@ class Delivery:
     def rows(self) -> list[tuple[Any, ...]]:
         """Return every row of the destination, all columns but batch_id, in the order of its events."""
         found = self.stack.rows(
-            f"SELECT * EXCEPT batch_id FROM {self.table} ORDER BY tag, persistence_id, tag_pid_sequence_nr, sequence_nr"
+            f"SELECT * EXCEPT batch_id FROM {self.table} ORDER BY tag, persistence_id, "
+            "tag_pid_sequence_nr, sequence_nr"
         )
         return [tuple(row) for row in found]
 
@@ -171,7 +179,8 @@ class Delivery:
         """Return the progress of every tag and persistence_id."""
         columns = 'tag, persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing'
         rows = self.stack.session.execute(
-            f"SELECT {columns} FROM tagmill_test.progress WHERE pipeline = %s ALLOW FILTERING", (self.pipeline,)
+            f"SELECT {columns} FROM tagmill_test.progress WHERE pipeline = %s ALLOW FILTERING",
+            (self.pipeline,),
         )
         return sorted(tuple(row) for row in rows)
 
@@ -204,7 +213,8 @@ class Delivery:
 def delivery(
     stack: Any, spark: Any, keyspace: Callable[..., str], settings: SettingsFactory
 ) -> Iterator[Callable[..., Delivery]]:
-    """Return delivery(case, tables, **pipeline keys), which makes a pipeline over them with nothing delivered yet.
+    """Return delivery(case, tables, **pipeline keys), which makes a pipeline over them with nothing delivered
+    yet.
 
     Without `tables` the case is loaded whole.
     """
@@ -243,8 +253,12 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="package")
-def undisturbed(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Undisturbed]]:
-    """Return undisturbed(case), which delivers a case once without disturbance and remembers what the run left."""
+def undisturbed(
+    stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Undisturbed]]:
+    """Return undisturbed(case), which delivers a case once without disturbance and remembers what the run
+    left.
+    """
     from local.fixtures import load_case
     from tagmill.delivery.tag_views import steps
     from tagmill.ledger import schema

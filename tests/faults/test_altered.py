@@ -24,7 +24,9 @@ def refused(one: Any, file: Path) -> None:
 
 @pytest.mark.long
 def test_deliver_sealed_file_damaged_refuses_until_restored(delivery: Callable[..., Any]) -> None:
-    """Change or remove sealed files and the manifest; each delivery refuses and sends nothing until the file is restored."""
+    """Change or remove sealed files and the manifest; each delivery refuses and sends nothing until the file
+    is restored.
+    """
     one = delivery(tags=["tag-0"])
     one.sealed()
     batch = one.manifest().batches[0]
@@ -63,14 +65,18 @@ def test_a_changed_plan_is_not_followed(delivery: Callable[..., Any]) -> None:
     file.write_text(file.read_text().replace('"reread"', '"rows" ', 1))
     ended = one.deliver().end()
     assert ended.code == 2, ended
-    assert f"{file}: the plan of run 1, pipeline {one.pipeline}, is not the one that the ledger names" in ended.error
+    assert (
+        f"{file}: the plan of run 1, pipeline {one.pipeline}, is not the one that the ledger names"
+        in ended.error
+    )
     assert one.rows() == []
 
 
 CHANGES = {
     "event": "ALTER TABLE {table} UPDATE event = concat(event, ' ') WHERE {one}",
     "ser_manifest": "ALTER TABLE {table} UPDATE ser_manifest = 'other' WHERE {one}",
-    "tag_pid_sequence_nr": "ALTER TABLE {table} UPDATE tag_pid_sequence_nr = tag_pid_sequence_nr + 1 WHERE {one}",
+    "tag_pid_sequence_nr": "ALTER TABLE {table} UPDATE tag_pid_sequence_nr = tag_pid_sequence_nr + 1 "
+    "WHERE {one}",
     "late": "ALTER TABLE {table} UPDATE late = 1 WHERE {one}",
     "a row less": "ALTER TABLE {table} DELETE WHERE {one}",
     "a row twice": "INSERT INTO {table} SELECT * FROM {table} WHERE {one}",
@@ -85,7 +91,9 @@ def test_check_row_changed_in_clickhouse_names_batch(delivery: Callable[..., Any
     one.sealed()
     one.finish()
     (batch,) = one.manifest().batches[:1]
-    persistence_id, sequence_nr = one.stack.rows(f"SELECT persistence_id, sequence_nr FROM {one.table} LIMIT 1")[0]
+    persistence_id, sequence_nr = one.stack.rows(
+        f"SELECT persistence_id, sequence_nr FROM {one.table} LIMIT 1"
+    )[0]
     key = f"persistence_id = '{persistence_id}' AND sequence_nr = {sequence_nr}"
     for what, statement in CHANGES.items():
         one.sql(statement.format(table=one.table, one=key))
@@ -105,7 +113,10 @@ def test_check_row_of_unknown_batch_is_named(delivery: Callable[..., Any]) -> No
     one.finish()
     foreign = "00000000-0000-4000-8000-000000000001"
     columns = "persistence_id, tag, sequence_nr"
-    one.sql(f"INSERT INTO {one.table} ({columns}, batch_id, generation) VALUES ('nobody', 'tag-0', 1, '{foreign}', 1)")
+    one.sql(
+        f"INSERT INTO {one.table} ({columns}, batch_id, generation) VALUES ('nobody', 'tag-0', 1, "
+        f"'{foreign}', 1)"
+    )
     found = one.check()
     assert found.code == 3, found
     assert foreign in found.out

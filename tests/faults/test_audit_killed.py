@@ -1,4 +1,6 @@
-"""A killed audit leaves no record that the next one would trust, and a killed repair finishes when it is started again."""
+"""A killed audit leaves no record that the next one would trust, and a killed repair finishes when it is
+started again.
+"""
 
 import json
 from collections.abc import Callable
@@ -18,7 +20,9 @@ def test_audit_killed_then_repeated_reports_correctly(delivery: Callable[..., De
     audited.start("audit", at="audit.view_read").kill()
     audited.crash("audit", at="audit.before_end")
     home = Path(audited.settings.storage.root) / audited.pipeline / "audit"
-    assert [folder.name for folder in home.iterdir()] == ["00000002"], "the first one's files are swept by the second one"
+    assert [folder.name for folder in home.iterdir()] == ["00000002"], (
+        "the first one's files are swept by the second one"
+    )
     ended = audited.here("audit", "--json")
     assert ended.code == 0, ended
     report = json.loads(ended.out)
@@ -39,7 +43,10 @@ def test_repair_killed_then_repeated_restores_all(delivery: Callable[..., Delive
     repaired = delivery("partition-boundary", lease_seconds=5)
     repaired.finish()
     delivered, view = clickhouse_rows(repaired.settings, repaired.table), repaired.view()
-    repaired.sql(f"ALTER TABLE {repaired.table} DELETE WHERE batch_id = toUUID('{repaired.manifest().batches[0].batch_id}')")
+    repaired.sql(
+        f"ALTER TABLE {repaired.table} DELETE WHERE batch_id = "
+        f"toUUID('{repaired.manifest().batches[0].batch_id}')"
+    )
     session, table = repaired.stack.session, f"{repaired.keyspace}.tag_views"
     row = session.execute(f"SELECT * FROM {table} LIMIT 1").one()
     key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")

@@ -11,7 +11,9 @@ INSTANTS = ("erase.events_erased", "erase.resealed", "erase.before_end")
 
 @pytest.mark.timeout(900)
 def test_erase_killed_at_each_instant_finishes(delivery: Callable[..., Delivery]) -> None:
-    """Kill an erasure at each announced instant; the last one leaves the rows and progress of the other persistence ids only."""
+    """Kill an erasure at each announced instant; the last one leaves the rows and progress of the other
+    persistence ids only.
+    """
     disturbed = delivery("gap-middle")
     disturbed.finish()
     ids = sorted({row[1] for row in disturbed.rows()})[:3]

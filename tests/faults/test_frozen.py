@@ -1,4 +1,6 @@
-"""A step that is frozen (SIGSTOP), loses its lease, and wakes up after others have done its work changes nothing."""
+"""A step that is frozen (SIGSTOP), loses its lease, and wakes up after others have done its work changes
+nothing.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,12 +14,18 @@ LEASE_SECONDS = 5
 @pytest.fixture
 def slow(delivery: Callable[..., Any]) -> Callable[..., Any]:
     """Return a factory of deliveries whose lease ends after LEASE_SECONDS."""
-    return lambda case="gap-middle", **keys: delivery(case, lease_seconds=LEASE_SECONDS, lease_wait_seconds=60, **keys)
+    return lambda case="gap-middle", **keys: delivery(
+        case, lease_seconds=LEASE_SECONDS, lease_wait_seconds=60, **keys
+    )
 
 
 @pytest.mark.long
-def test_planner_frozen_during_other_run_plans_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Wake a planner whose plan says that nothing was delivered yet, after another process has delivered everything."""
+def test_planner_frozen_during_other_run_plans_nothing(
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Wake a planner whose plan says that nothing was delivered yet, after another process has delivered
+    everything.
+    """
     one = slow()
     frozen = one.deliver(at="plan.before_commit")
     frozen.freeze()
@@ -32,8 +40,12 @@ def test_planner_frozen_during_other_run_plans_nothing(slow: Callable[..., Any],
 
 
 @pytest.mark.long
-def test_sealer_frozen_during_other_seal_changes_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Wake a sealer after another process has sealed the run; the manifest stays as the other one wrote it."""
+def test_sealer_frozen_during_other_seal_changes_nothing(
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Wake a sealer after another process has sealed the run; the manifest stays as the other one wrote
+    it.
+    """
     one = slow()
     frozen = one.deliver(at="seal.before_commit")
     frozen.freeze()
@@ -73,7 +85,9 @@ def test_pusher_frozen_before_insert_inserts_nothing(
     assert one.check().code == 0
 
 
-def test_pusher_frozen_after_insert_moves_no_batch(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_pusher_frozen_after_insert_moves_no_batch(
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Freeze a pusher behind its insert until another process has raised the fence; its batches stay NEW."""
     one = slow()
     one.sealed()
@@ -89,7 +103,9 @@ def test_pusher_frozen_after_insert_moves_no_batch(slow: Callable[..., Any], und
 
 
 @pytest.mark.long
-def test_closer_frozen_during_later_run_changes_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_closer_frozen_during_later_run_changes_nothing(
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Wake a closer after a later run, whose higher number protects its progress, holds and watermarks."""
     one = slow("minute-buckets", max_slices_per_run=10)
     one.sealed()
@@ -102,8 +118,12 @@ def test_closer_frozen_during_later_run_changes_nothing(slow: Callable[..., Any]
     assert one.check().code == 0
 
 
-def test_pusher_frozen_during_void_inserts_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Void the run of a frozen pusher and deliver its events under other batch ids, which no deduplication token knows."""
+def test_pusher_frozen_during_void_inserts_nothing(
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Void the run of a frozen pusher and deliver its events under other batch ids, which no deduplication
+    token knows.
+    """
     one = slow()
     one.sealed()
     frozen = one.deliver(at="push.before_insert")
@@ -120,7 +140,9 @@ def test_pusher_frozen_during_void_inserts_nothing(slow: Callable[..., Any], und
 
 
 @pytest.mark.long
-def test_void_partly_pushed_run_repeats_no_batch(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_void_partly_pushed_run_repeats_no_batch(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Void the first run after one batch: the tag has rows and progress, but its watermark has not moved."""
     one = delivery("minute-buckets", batch_rows=300, parallel_inserts=1)
     one.sealed()

@@ -1,4 +1,5 @@
-"""Ctrl-C or SIGTERM while Spark works ends a command with one line and leaves no process and no half-done work.
+"""Ctrl-C or SIGTERM while Spark works ends a command with one line and leaves no process and no half-done
+work.
 
 A command that goes well prints nothing to stderr.
 """
@@ -23,8 +24,12 @@ OF_VIEWS = {
 }
 
 
-def test_delivery_interrupted_one_line_then_quiet(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Interrupt a delivery by Ctrl-C, which Spark's workers receive too, and by SIGTERM; the next one delivers each row once."""
+def test_delivery_interrupted_one_line_then_quiet(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Interrupt a delivery by Ctrl-C, which Spark's workers receive too, and by SIGTERM; the next one
+    delivers each row once.
+    """
     one = delivery()
     for number, code, group in ((signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)):
         ended = one.deliver(at="seal.begun").interrupt(number, group=group)

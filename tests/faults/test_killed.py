@@ -1,4 +1,6 @@
-"""Kill the whole process group, JVM included, by SIGKILL at announced instants, then run the command again."""
+"""Kill the whole process group, JVM included, by SIGKILL at announced instants, then run the command
+again.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +23,14 @@ def test_the_list_of_instants_is_complete() -> None:
     import tagmill
 
     sources = Path(tagmill.__file__).parent.rglob("*.py")
-    found = {name for file in sources for name in re.findall(r'checkpoints\.reached\("([^"]+)"\)', file.read_text())}
-    others = [file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py") if file != Path(__file__)]
+    found = {
+        name
+        for file in sources
+        for name in re.findall(r'checkpoints\.reached\("([^"]+)"\)', file.read_text())
+    }
+    others = [
+        file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py") if file != Path(__file__)
+    ]
     killed = {*INSTANTS, *(name for name in found if any(f'"{name}"' in text for text in others))}
     # At these instants an audit has written nothing that another audit reads.
     assert found - killed == {"audit.begun", "audit.journal_read", "audit.judged"}
@@ -34,7 +42,9 @@ def test_the_list_of_instants_is_complete() -> None:
 def test_run_killed_at_each_instant_delivers_once(
     case: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """Kill or crash a run at each instant in turn; each restart continues at once, because the dead owner's lease is free."""
+    """Kill or crash a run at each instant in turn; each restart continues at once, because the dead owner's
+    lease is free.
+    """
     disturbed = delivery(case)
     for instant in INSTANTS:
         if instant in ("seal.judged", "seal.cut"):
@@ -47,8 +57,12 @@ def test_run_killed_at_each_instant_delivers_once(
 
 
 @pytest.mark.long
-def test_later_run_killed_at_instants_delivers_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Kill the second run of a capped pipeline, which has progress and watermarks before it, and several batches a tag."""
+def test_later_run_killed_at_instants_delivers_once(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Kill the second run of a capped pipeline, which has progress and watermarks before it, and several
+    batches a tag.
+    """
     disturbed = delivery("minute-buckets", max_slices_per_run=10, batch_rows=60)
     assert disturbed.deliver("--max-runs", "1").end().code == 0
     first = disturbed.rows()

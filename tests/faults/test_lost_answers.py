@@ -22,7 +22,9 @@ def push_and_close(one: Any, run: int, fence: int) -> None:
 def inserts(one: Any) -> list[tuple[str, str]]:
     """Return token and fault of each insert that the server received."""
     statements = faulty_clickhouse.log(one.stack.clickhouse.port)
-    return [(token, fault) for text, token, fault in statements if text.startswith(f"INSERT INTO `{one.table}` ")]
+    return [
+        (token, fault) for text, token, fault in statements if text.startswith(f"INSERT INTO `{one.table}` ")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,9 @@ def test_insert_answer_lost_is_stored_once(
     assert one.check().code == 0
 
 
-def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_a_retry_after_the_window_inserts_nothing(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Send the same statement again when ClickHouse no longer knows any token."""
     from uuid import UUID
 
@@ -102,7 +106,9 @@ def test_server_killed_at_insert_delivers_once(
     assert one.check().code == 0
 
 
-def test_deliver_server_away_ends_then_next_finishes(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_deliver_server_away_ends_then_next_finishes(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Stop ClickHouse before an insert: the command ends with one line and 75, and the next one finishes."""
     one = delivery()
     one.sealed()
@@ -121,11 +127,15 @@ def test_deliver_server_away_ends_then_next_finishes(delivery: Callable[..., Any
 
 
 @pytest.mark.long
-def test_deliver_slow_server_is_waited_for(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_deliver_slow_server_is_waited_for(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Delay an insert for longer than the lease, which is renewed meanwhile; a second delivery refuses."""
     one = delivery(lease_seconds=5)
     one.sealed()
-    faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=20_000)
+    faulty_clickhouse.order(
+        one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=20_000
+    )
     slow = one.deliver()
     while not inserts(one):
         time.sleep(0.1)

@@ -16,7 +16,9 @@ TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_pe
 def test_migrate_killed_between_changes_ends_whole(
     delivery: Callable[..., Delivery],
 ) -> None:
-    """Kill and crash a migration between tables, between rows and between drops; the last one leaves the expected views."""
+    """Kill and crash a migration between tables, between rows and between drops; the last one leaves the
+    expected views.
+    """
     disturbed = delivery(CASE, ("messages",), lease_seconds=5)
     session, keyspace = disturbed.stack.session, disturbed.keyspace
     for table in TABLES:
@@ -25,7 +27,9 @@ def test_migrate_killed_between_changes_ends_whole(
     def tables() -> set[str]:
         return {
             row.table_name
-            for row in session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
+            for row in session.execute(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
+            )
         }
 
     disturbed.crash("views", "migrate", "--step", "tables", "--yes", at="migrate.changed")
@@ -39,7 +43,8 @@ def test_migrate_killed_between_changes_ends_whole(
     ended = disturbed.here("views", "migrate", "--offline", "--drop-old", "--yes")
     assert ended.code == 0, ended
     columns = session.execute(
-        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'messages'", (keyspace,)
+        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'messages'",
+        (keyspace,),
     )
     assert not {"tag1", "tag2", "tag3"} & {row.column_name for row in columns}
     assert {table: rows(disturbed.stack, keyspace, table) for table in VIEWS} == {

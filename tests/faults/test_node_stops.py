@@ -1,4 +1,6 @@
-"""A node that stops during a build ends it with one line and 75, and the line says truly what was sealed by then."""
+"""A node that stops during a build ends it with one line and 75, and the line says truly what was sealed by
+then.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +18,18 @@ SEALED = "is sealed and perhaps half written; the next one finishes it"
 
 @pytest.mark.parametrize(
     ("work", "words"),
-    [("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"), ("tagmill.spark.cassandra_append.append", SEALED)],
+    [
+        ("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"),
+        ("tagmill.spark.cassandra_append.append", SEALED),
+    ],
     ids=["while it reads", "while it writes"],
 )
 def test_build_spark_fails_says_what_is_sealed(
     work: str, words: str, delivery: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise the connector's error while a build reads or writes; the next build ends with the plugin's rows."""
+    """Raise the connector's error while a build reads or writes; the next build ends with the plugin's
+    rows.
+    """
     one = delivery(CASE, WITHOUT_VIEWS, views="tagmill")
 
     def fail(*_: Any, **__: Any) -> None:
@@ -38,10 +45,16 @@ def test_build_spark_fails_says_what_is_sealed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("instant", "words"), [("build.reading", "Nothing was sealed"), ("build.after_commit", SEALED)])
-def test_build_node_stops_one_true_line(instant: str, words: str, delivery: Callable[..., Any], spark: Any) -> None:
+@pytest.mark.parametrize(
+    ("instant", "words"), [("build.reading", "Nothing was sealed"), ("build.after_commit", SEALED)]
+)
+def test_build_node_stops_one_true_line(
+    instant: str, words: str, delivery: Callable[..., Any], spark: Any
+) -> None:
     """Stop a real node for longer than any step waits; the next build ends with the plugin's rows."""
-    one = delivery(CASE, WITHOUT_VIEWS, views="tagmill", sections={"cassandra": {"request_timeout_seconds": 10}})
+    one = delivery(
+        CASE, WITHOUT_VIEWS, views="tagmill", sections={"cassandra": {"request_timeout_seconds": 10}}
+    )
     running = one.start("views", "build", at=instant)
     one.stack.cassandra.stop()
     try:

@@ -1,4 +1,6 @@
-"""Cassandra or Spark goes away during a run: the command waits or ends with one line and 75, and the next one finishes."""
+"""Cassandra or Spark goes away during a run: the command waits or ends with one line and 75, and the next one
+finishes.
+"""
 
 import threading
 import time
@@ -34,16 +36,21 @@ def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
 def is_back(stack: Any, spark: Any) -> None:
     """Wait until the tests' own session works again, and drop the connector's cached connections."""
     for attempt in Retrying(
-        retry=retry_if_exception_type((NoHostAvailable, DriverException)), stop=stop_after_delay(120), wait=wait_fixed(0.5)
+        retry=retry_if_exception_type((NoHostAvailable, DriverException)),
+        stop=stop_after_delay(120),
+        wait=wait_fixed(0.5),
     ):
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
             refresh_schema(stack.session.cluster)
-    # Spark's own connection would find the node only after a minute; without its cache the next test opens a new one.
+    # Spark's own connection would find the node only after a minute; without its cache the next test opens a
+    # new one.
     spark._jvm.com.datastax.spark.connector.cql.CassandraConnector.evictCache()
 
 
-@pytest.mark.parametrize("instant", ["seal.staged", pytest.param("close.before_progress", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "instant", ["seal.staged", pytest.param("close.before_progress", marks=pytest.mark.long)]
+)
 def test_run_cassandra_restarts_delivers_once(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:
@@ -90,7 +97,10 @@ def test_run_cassandra_away_ends_then_next_finishes(
 def test_write_rows_node_restarts_prepares_again(stack: Any, spark: Any) -> None:
     """Restart the node, without its prepared statements, between two parts: all rows are written."""
     keyspace = f"t_{uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    stack.session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
+        f"'replication_factor': 1}}"
+    )
     stack.session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v blob)")
 
     def parts() -> Iterator[pa.Table]:
@@ -100,17 +110,24 @@ def test_write_rows_node_restarts_prepares_again(stack: Any, spark: Any) -> None
                 stack.session.execute("TRUNCATE system.prepared_statements")
                 away_for_some_time.enter_context(away(stack, spark, 3))
 
-    with ExitStack() as away_for_some_time, Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:
+    with (
+        ExitStack() as away_for_some_time,
+        Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra,
+    ):
         assert write_rows(cassandra, Target(keyspace, "t", 1), parts()) == 300
     assert stack.session.execute(f"SELECT count(*) FROM {keyspace}.t").one()[0] == 300
     stack.session.execute(f"DROP KEYSPACE {keyspace}")
 
 
-def test_run_spark_killed_ends_then_next_finishes(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_run_spark_killed_ends_then_next_finishes(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Kill Spark's JVM: the command ends with one line and 75, and the next one finishes."""
     expected = undisturbed("gap-middle")
     one = delivery()
     ended = one.deliver(at="seal.staged").end_without("java")
-    assert ended.code == 75 and "Spark's JVM ended (exit status -9). Where nobody killed it" in ended.error, ended
+    assert ended.code == 75 and "Spark's JVM ended (exit status -9). Where nobody killed it" in ended.error, (
+        ended
+    )
     one.finish()
     expected.equals(one)

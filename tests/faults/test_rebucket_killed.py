@@ -13,7 +13,9 @@ CASE = "minute-buckets"
 
 @pytest.mark.timeout(900)
 def test_rebucket_killed_in_each_step_finishes(delivery: Callable[..., Delivery]) -> None:
-    """Kill or crash a rebucket while it copies, verifies and switches; the last one finishes with the expected rows."""
+    """Kill or crash a rebucket while it copies, verifies and switches; the last one finishes with the
+    expected rows.
+    """
     disturbed = delivery(CASE, lease_seconds=5)
     expected = in_buckets(recorded(CASE, "tag_views"), "Day")
     rebucket = ("views", "rebucket", "--to", "Day", "--yes")
@@ -25,7 +27,9 @@ def test_rebucket_killed_in_each_step_finishes(delivery: Callable[..., Delivery]
     same_rows(disturbed.stack, disturbed.keyspace, "tag_views_day", expected)
     disturbed.start(*rebucket, "--offline", at="rebucket.switched").kill()
     ended = disturbed.here(*rebucket, "--offline")
-    assert ended.code == 0 and 'pekko.persistence.cassandra.events-by-tag.table = "tag_views_day"' in ended.out, ended
+    assert (
+        ended.code == 0 and 'pekko.persistence.cassandra.events-by-tag.table = "tag_views_day"' in ended.out
+    ), ended
     assert "is the view in force already" in ended.out
     same_rows(disturbed.stack, disturbed.keyspace, "tag_views_day", expected)
     same_rows(disturbed.stack, disturbed.keyspace, "tag_views", recorded(CASE, "tag_views"))

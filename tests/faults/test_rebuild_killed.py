@@ -12,7 +12,9 @@ CASE = "partition-boundary"
 
 @pytest.mark.timeout(900)
 def test_rebuild_killed_at_each_instant_is_whole(delivery: Callable[..., Delivery]) -> None:
-    """Kill or crash deletions, a truncation and rebuilds at each instant; the last rebuild finds every row in place."""
+    """Kill or crash deletions, a truncation and rebuilds at each instant; the last rebuild finds every row in
+    place.
+    """
     disturbed = delivery(CASE, lease_seconds=5)
     wanted = {table: recorded(CASE, table) for table in VIEWS}
 

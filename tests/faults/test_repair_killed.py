@@ -10,7 +10,13 @@ from tagmill.delivery.tag_views.interventions import Interventions
 from tests.faults.conftest import Delivery
 from tests.support.delivery import OWNER, clickhouse_rows, deliver
 
-WITHDRAW = ["withdraw.planned", "withdraw.voided", "withdraw.removed", "withdraw.before_commit", "withdraw.after_commit"]
+WITHDRAW = [
+    "withdraw.planned",
+    "withdraw.voided",
+    "withdraw.removed",
+    "withdraw.before_commit",
+    "withdraw.after_commit",
+]
 WHY = ("--why", "seen in a test", "--yes")
 
 
@@ -40,13 +46,17 @@ def again(one: Delivery, spark: Any) -> None:
 def is_whole(one: Delivery, before: list[Any]) -> None:
     """Assert that ClickHouse has the rows of `before` once, those of the withdrawn batch marked late."""
     now = clickhouse_rows(one.settings, one.table)
-    assert [row._replace(late=0) for row in now] == before and sum(row.late for row in now) == one.manifest().batches[0].rows
+    assert [row._replace(late=0) for row in now] == before and sum(
+        row.late for row in now
+    ) == one.manifest().batches[0].rows
     assert one.check().code == 0
 
 
 @pytest.mark.timeout(900)
 def test_withdraw_killed_at_each_instant_finishes(delivered: Any, spark: Any) -> None:
-    """Kill a withdrawal at each instant and repeat it: the batch is voided, and its events come again, late."""
+    """Kill a withdrawal at each instant and repeat it: the batch is voided, and its events come again,
+    late.
+    """
     one = delivered("swapped-order")
     before = clickhouse_rows(one.settings, one.table)
     for instant in [*WITHDRAW, "close.before_progress", "close.after_progress", "close.before_end"]:
@@ -62,7 +72,9 @@ def test_withdraw_killed_at_each_instant_finishes(delivered: Any, spark: Any) ->
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("instant", ["withdraw.removed", "withdraw.after_commit"])
 def test_withdraw_killed_is_finished_by_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
-    """Kill a withdrawal and do not repeat it: the run can't be abandoned, and the next delivery finishes the withdrawal."""
+    """Kill a withdrawal and do not repeat it: the run can't be abandoned, and the next delivery finishes the
+    withdrawal.
+    """
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     withdraw(one, at=instant).kill()
@@ -96,7 +108,9 @@ def test_withdraw_frozen_during_redelivery_changes_nothing(instant: str, deliver
 
 
 def test_resend_frozen_during_withdrawal_sends_nothing(delivered: Any, spark: Any) -> None:
-    """Freeze a resend before its insert, withdraw its batch and deliver the events again; then wake the resend."""
+    """Freeze a resend before its insert, withdraw its batch and deliver the events again; then wake the
+    resend.
+    """
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     batch = one.manifest().batches[0]

@@ -13,7 +13,8 @@ from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
 from tests.support.kafka import KafkaJournal, Topic
 
-# tests/integration/test_kafka_journal_random.py covers the instants between these by raising instead of killing a process.
+# tests/integration/test_kafka_journal_random.py covers the instants between these by raising instead of
+# killing a process.
 INSTANTS = ("replicate.after_commit", "replicate.after_events")
 
 
@@ -21,8 +22,8 @@ INSTANTS = ("replicate.after_commit", "replicate.after_events")
 def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterator[Callable[..., Any]]:
     """Return replicated(at=instant), which starts the command on a journal with every kind of action.
 
-    Its attributes `.journal` and `.topic` are the journal and the topic; `.here()` replicates in this process, with the session
-    that all tests share.
+    Its attributes `.journal` and `.topic` are the journal and the topic; `.here()` replicates in this
+    process, with the session that all tests share.
     """
     journal = kafka_journal()
     settings = journal.settings(SHORT_LIVED, segment_size=2)
@@ -33,7 +34,9 @@ def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterato
         topic: Topic = journal.topic()
 
         def __call__(self, *options: str, at: str | None = None, what: str = "replicate") -> Command:
-            commands.append(Command(journal.file, "kafka-journal", what, "--pipeline", journal.name, *options, instant=at))
+            commands.append(
+                Command(journal.file, "kafka-journal", what, "--pipeline", journal.name, *options, instant=at)
+            )
             return commands[-1].paused() if at else commands[-1]
 
         def here(self) -> None:
@@ -68,13 +71,22 @@ def expect_all(journal: KafkaJournal) -> None:
     """Assert that the replicated tables hold what both polls leave."""
     found = {(row["id"], row["seq_nr"]): row["payload_txt"] for row in journal.rows()}
     assert found == {
-        **{("stays", n): f'"stays {n}"' for n in range(1, 7)}, ("cut", 4): '"cut 4"', ("cut", 5): '"cut 5"',
-        ("new", 1): '"new 1"', ("begins anew", 1): '"again 1"',
-    }  # fmt: skip
-    entries = {key: (row["seq_nr"], row["delete_to"], row["expire_on"] is not None) for key, row in journal.entries().items()}
+        **{("stays", n): f'"stays {n}"' for n in range(1, 7)},
+        ("cut", 4): '"cut 4"',
+        ("cut", 5): '"cut 5"',
+        ("new", 1): '"new 1"',
+        ("begins anew", 1): '"again 1"',
+    }
+    entries = {
+        key: (row["seq_nr"], row["delete_to"], row["expire_on"] is not None)
+        for key, row in journal.entries().items()
+    }
     assert entries == {
-        "stays": (6, None, False), "cut": (5, 3, False), "new": (1, None, True), "begins anew": (1, None, False),
-    }  # fmt: skip
+        "stays": (6, None, False),
+        "cut": (5, 3, False),
+        "new": (1, None, True),
+        "begins anew": (1, None, False),
+    }
     assert {row["meta_record_id"] for row in journal.rows() if row["id"] == "begins anew"} == {
         journal.entries()["begins anew"]["record_id"]
     }
@@ -98,7 +110,9 @@ def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
-    """Kill a purge before and after it publishes; the topic has three records, so none was published twice."""
+    """Kill a purge before and after it publishes; the topic has three records, so none was published
+    twice.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     journal, topic = replicated.journal, replicated.topic

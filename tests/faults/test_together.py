@@ -8,8 +8,12 @@ import pytest
 from tagmill.ledger import lease
 
 
-def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Start two deliveries in the same moment, without waiting; the one that gets no lease names the holder."""
+def test_two_deliveries_at_once_deliver_once(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    """Start two deliveries in the same moment, without waiting; the one that gets no lease names the
+    holder.
+    """
     one = delivery()
     one.sealed()
     both = [one.deliver(at="push.before_insert") if i == 0 else one.deliver() for i in range(2)]
@@ -24,7 +28,9 @@ def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undis
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_two_deliveries_may_wait_both_end_well(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+def test_two_deliveries_may_wait_both_end_well(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
     """Start two deliveries that may wait for the lease; both end with 0, and each row is delivered once."""
     one = delivery(lease_wait_seconds=300)
     both = [one.deliver(), one.deliver()]

@@ -21,7 +21,9 @@ def without_views(delivery: Callable[..., Delivery]) -> Delivery:
 
 
 def is_built(disturbed: Delivery) -> None:
-    """Assert that the views have the plugin's rows, and that another build finds nothing new by its record."""
+    """Assert that the views have the plugin's rows, and that another build finds nothing new by its
+    record.
+    """
     for table in VIEWS:
         assert rows(disturbed.stack, disturbed.keyspace, table) == recorded(CASE, table), table
     before = records(disturbed.stack, disturbed.keyspace)
@@ -33,9 +35,14 @@ def is_built(disturbed: Delivery) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "instants",
-    [pytest.param(INSTANTS[:4], id="before the commit", marks=pytest.mark.long), pytest.param(INSTANTS[4:], id="after it")],
+    [
+        pytest.param(INSTANTS[:4], id="before the commit", marks=pytest.mark.long),
+        pytest.param(INSTANTS[4:], id="after it"),
+    ],
 )
-def test_build_killed_while_journal_grows_is_whole(instants: list[str], delivery: Callable[..., Delivery]) -> None:
+def test_build_killed_while_journal_grows_is_whole(
+    instants: list[str], delivery: Callable[..., Delivery]
+) -> None:
     """Kill or crash each build one instant later than the one before, with new events every time."""
     disturbed = without_views(delivery)
     for step, instant in enumerate(instants):

@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.errors import GuardRefused
-from tests.support.delivery import as_row, clickhouse_rows, deliver, delivered_first, holds, only, tagmill, verdicts
+from tests.support.delivery import (
+    as_row,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    holds,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import event
 
 SECOND_LIFE = "0a1b2c3d-0000-4000-8000-000000000002"
@@ -23,7 +32,9 @@ def of_now(persistence_id, numbers, **columns):
 
 @pytest.fixture
 def started(journal, settings, spark):
-    """Deliver three events of each of two persistence ids; return the journal, the settings, their file and the events."""
+    """Deliver three events of each of two persistence ids; return the journal, the settings, their file and
+    the events.
+    """
     made = journal()
     first = [*of_now("again", (1, 2, 3)), *of_now("sound", (1, 2, 3))]
     made.both(first)
@@ -40,7 +51,9 @@ def started(journal, settings, spark):
 
 
 def test_persistence_id_begun_again_is_held(started, spark):
-    """Delete a persistence id and begin it again at number 1: it is held, others flow, and `progress restart` releases it."""
+    """Delete a persistence id and begin it again at number 1: it is held, others flow, and `progress restart`
+    releases it.
+    """
     made, configured, file, first = started
     name = only(configured)
     for record in first[:3]:
@@ -50,11 +63,26 @@ def test_persistence_id_begun_again_is_held(started, spark):
     made.both([*new, *sound])
     deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == sorted(as_row(one) for one in [*first, *sound])
-    assert {key: hold.reason for key, hold in holds(configured, name).items()} == {("t", "again"): "another_life"}
-    status, _, err = tagmill(file, "holds", "close", "-p", name, "--tag", "t", "--persistence-id", "again", "--why", "x", "--yes")
+    assert {key: hold.reason for key, hold in holds(configured, name).items()} == {
+        ("t", "again"): "another_life"
+    }
+    status, _, err = tagmill(
+        file, "holds", "close", "-p", name, "--tag", "t", "--persistence-id", "again", "--why", "x", "--yes"
+    )
     assert status == 2 and "progress restart" in err
     status, out, err = tagmill(
-        file, "progress", "restart", "-p", name, "--tag", "t", "--persistence-id", "again", "--why", "x", "--yes"
+        file,
+        "progress",
+        "restart",
+        "-p",
+        name,
+        "--tag",
+        "t",
+        "--persistence-id",
+        "again",
+        "--why",
+        "x",
+        "--yes",
     )
     assert status == 0, err
     deliver(configured, name, spark)
@@ -64,7 +92,9 @@ def test_persistence_id_begun_again_is_held(started, spark):
 
 
 def test_journal_created_again_stops_before_planning(started, spark, stack):
-    """Drop and create the journal's tables: nothing is delivered until `ledger accept-journal`, then the new rows are held."""
+    """Drop and create the journal's tables: nothing is delivered until `ledger accept-journal`, then the new
+    rows are held.
+    """
     made, configured, file, first = started
     name = only(configured)
     before = clickhouse_rows(configured, name)

@@ -1,4 +1,6 @@
-"""Audits report every damage of the fixtures by kind, tag, persistence_id and number, and agree where nothing is wrong."""
+"""Audits report every damage of the fixtures by kind, tag, persistence_id and number, and agree where nothing
+is wrong.
+"""
 
 import threading
 import time
@@ -25,19 +27,23 @@ from tests.support.building import built
 from tests.support.delivery import OWNER, deliver, finish, known_to_spark, only
 from tests.support.events import event, offset
 
-# The plugin's own reading does not notice four of these: gap-first, gap-whole-pid, late-previous-bucket and the row in LAST.
+# The plugin's own reading does not notice four of these: gap-first, gap-whole-pid, late-previous-bucket and
+# the row in LAST.
 DAMAGED = [
     "gap-first", "gap-middle", "gap-whole-pid", "late-previous-bucket", "duplicate-nr", "swapped-order", "null-event", "split-brain",
 ]  # fmt: skip
 HEALTHY = ["orders", "deleted-events", "odd-names", "partition-boundary"]
-# (tag, persistence_id, tag_pid_sequence_nr) of a last row, which is deleted by CQL because no fixture lacks one.
+# (tag, persistence_id, tag_pid_sequence_nr) of a last row, which is deleted by CQL because no fixture lacks
+# one.
 LAST = ("tag-1", "gap-first/o-000007", 16)
 TOLERANT = {"max_held_share_percent": 100, "max_wrong_bucket_share_percent": 100}
 
 
 @pytest.fixture(scope="module")
 def together(stack: Any) -> Iterator[Callable[[list[str]], str]]:
-    """Yield a function that loads cases into one keyspace and returns its name; drop the keyspaces after the module."""
+    """Yield a function that loads cases into one keyspace and returns its name; drop the keyspaces after the
+    module.
+    """
     made = []
 
     def load(cases: list[str]) -> str:
@@ -58,8 +64,12 @@ def damaged(stack: Any, together: Any, module_settings: Any, spark: Any) -> tupl
     journal = together(DAMAGED)
     key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
     rows = stack.session.execute(f"SELECT {', '.join(key)} FROM {journal}.tag_views")
-    (last,) = (tuple(row) for row in rows if (row.tag_name, row.persistence_id, row.tag_pid_sequence_nr) == LAST)
-    stack.session.execute(f"DELETE FROM {journal}.tag_views WHERE {' AND '.join(f'{name} = %s' for name in key)}", last)
+    (last,) = (
+        tuple(row) for row in rows if (row.tag_name, row.persistence_id, row.tag_pid_sequence_nr) == LAST
+    )
+    stack.session.execute(
+        f"DELETE FROM {journal}.tag_views WHERE {' AND '.join(f'{name} = %s' for name in key)}", last
+    )
     configured = module_settings(
         journal,
         tags=["tag-0", "tag-1"],
@@ -73,7 +83,8 @@ def damaged(stack: Any, together: Any, module_settings: Any, spark: Any) -> tupl
     return configured, audited(configured, spark)
 
 
-# Findings per kind by (persistence_id, tag). Events of a gap that the journal has are delivered, but the view lacks them.
+# Findings per kind by (persistence_id, tag). Events of a gap that the journal has are delivered, but the view
+# lacks them.
 FOUND = {
     ("gap-first/o-000003", "tag-0"): {"missing_in_view": 1},
     ("gap-first/o-000007", "tag-1"): {"missing_in_view": 1, "missing_in_clickhouse": 1},
@@ -98,7 +109,9 @@ def test_audit_fixture_damage_is_reported_exactly(damaged):
     for row in findings(configured, report):
         found[row["persistence_id"], row["tag"]][row["kind"]] += 1
     assert found == FOUND
-    assert not report.agrees and sum(report.findings.values()) == sum(sum(kinds.values()) for kinds in FOUND.values())
+    assert not report.agrees and sum(report.findings.values()) == sum(
+        sum(kinds.values()) for kinds in FOUND.values()
+    )
 
 
 def test_finding_names_row_and_expected_number(damaged):
@@ -108,22 +121,35 @@ def test_finding_names_row_and_expected_number(damaged):
 
     def of(persistence_id: str, kind: str, *columns: str) -> list[tuple[Any, ...]]:
         return sorted(
-            tuple(row[name] for name in columns) for row in rows if (row["persistence_id"], row["kind"]) == (persistence_id, kind)
+            tuple(row[name] for name in columns)
+            for row in rows
+            if (row["persistence_id"], row["kind"]) == (persistence_id, kind)
         )
 
     place = ("tag", "sequence_nr", "expected_number", "journal_offset")
-    assert of("gap-first/o-000003", "missing_in_view", *place) == [("tag-0", 1, 1, "37e6b180-e586-11f1-bc52-179cca693e0c")]
-    assert of("gap-middle/o-000003", "missing_in_view", *place) == [("tag-0", 6, 5, "33ab9fea-e586-11f1-b315-07da6a7238a4")]
-    assert [number for (number,) in of("gap-whole-pid/o-000003", "missing_in_view", "expected_number")] == list(range(1, 17))
+    assert of("gap-first/o-000003", "missing_in_view", *place) == [
+        ("tag-0", 1, 1, "37e6b180-e586-11f1-bc52-179cca693e0c")
+    ]
+    assert of("gap-middle/o-000003", "missing_in_view", *place) == [
+        ("tag-0", 6, 5, "33ab9fea-e586-11f1-b315-07da6a7238a4")
+    ]
+    assert [
+        number for (number,) in of("gap-whole-pid/o-000003", "missing_in_view", "expected_number")
+    ] == list(range(1, 17))
     assert of("gap-first/o-000007", "missing_in_view", "tag", "expected_number") == [LAST[::2]]
     lies = ("view_timebucket", "timebucket", "view_number", "expected_number")
     assert of("late-previous-bucket/o-000003", "misplaced", *lies) == [(1795244400000, 1795248000000, 5, 5)]
-    assert of("late-previous-bucket/o-000003", "differs_in_view", *lies) == [(1795244400000, 1795248000000, 5, 5)]
+    assert of("late-previous-bucket/o-000003", "differs_in_view", *lies) == [
+        (1795244400000, 1795248000000, 5, 5)
+    ]
     # Of two rows of one event, the finding names the later one or the one with the higher number.
     assert of("duplicate-nr/o-000003", "duplicated_in_view", "tag", "view_number", "view_offset") == [
-        ("tag-0", 5, "412ce278-e586-11f1-b6e2-33b1dd4a7a48"), ("tag-1", 17, "4124b8a5-e586-11f1-b6e2-33b1dd4a7a48"),
-    ]  # fmt: skip
-    assert {number for (number,) in of("split-brain/o-000001", "two_writers", "sequence_nr")} == set(range(13, 19))
+        ("tag-0", 5, "412ce278-e586-11f1-b6e2-33b1dd4a7a48"),
+        ("tag-1", 17, "4124b8a5-e586-11f1-b6e2-33b1dd4a7a48"),
+    ]
+    assert {number for (number,) in of("split-brain/o-000001", "two_writers", "sequence_nr")} == set(
+        range(13, 19)
+    )
 
 
 # -- healthy ones, and damage in ClickHouse
@@ -143,15 +169,23 @@ def healthy(together: Any, module_settings: Any, spark: Any) -> tuple[Any, Audit
 
 @pytest.mark.long
 def test_audit_healthy_delivery_agrees(healthy, stack):
-    """Audit the delivered healthy cases: it agrees, counts deleted events, and records its page and every audited bucket."""
+    """Audit the delivered healthy cases: it agrees, counts deleted events, and records its page and every
+    audited bucket.
+    """
     configured, report = healthy
     rows = sum(Case(case).table("tag_views").num_rows for case in HEALTHY)
     assert (report.findings, report.agrees, report.named, report.buckets) == ({}, True, [], [])
     assert (report.view, report.clickhouse, sum(line.pending for line in report.tags)) == (rows, rows, 0)
     # In the case deleted-events, 150 of 360 events are gone from the journal.
-    assert report.journal + sum(line.deleted for line in report.tags) == rows and sum(line.deleted for line in report.tags) > 100
+    assert (
+        report.journal + sum(line.deleted for line in report.tags) == rows
+        and sum(line.deleted for line in report.tags) > 100
+    )
     (warning,) = report.warnings
-    assert "the journal knows nothing of 1 persistence ids that the view has (for example 'deleted-events/o-000006')" in warning
+    assert (
+        "the journal knows nothing of 1 persistence ids that the view has (for example "
+        "'deleted-events/o-000006')" in warning
+    )
     raise_unless_it_agrees(report)
     words = stack.session.execute("SELECT * FROM tagmill_test.audited_buckets")
     own = [row for row in words if row.pipeline == only(configured)]
@@ -162,15 +196,19 @@ def test_audit_healthy_delivery_agrees(healthy, stack):
 
 
 def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
-    """Delete, duplicate, change and add rows in ClickHouse: the audit names each row, and the batch of each that ClickHouse has."""
+    """Delete, duplicate, change and add rows in ClickHouse: the audit names each row, and the batch of each
+    that ClickHouse has.
+    """
     configured, _ = healthy
     name = only(configured)
     rows = stack.rows(
-        f"SELECT tag, persistence_id, sequence_nr, toString(batch_id) FROM `{name}` WHERE tag = 'order' AND tag_pid_sequence_nr = 10"
+        f"SELECT tag, persistence_id, sequence_nr, toString(batch_id) FROM `{name}` WHERE tag = 'order' "
+        "AND tag_pid_sequence_nr = 10"
     )
     gone, twice, changed, copied = sorted(rows)[:4]
     ((batch, batch_rows),) = stack.rows(
-        f"SELECT toString(batch_id), count() FROM `{name}` WHERE tag = '100%' GROUP BY batch_id ORDER BY batch_id LIMIT 1"
+        f"SELECT toString(batch_id), count() FROM `{name}` WHERE tag = '100%' GROUP BY batch_id ORDER BY "
+        "batch_id LIMIT 1"
     )
     where = "tag = '{}' AND persistence_id = '{}' AND sequence_nr = {}"
     columns = ", ".join(f"`{column}`" for column in [*NAMES, "batch_id", "generation"])
@@ -187,21 +225,40 @@ def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
     client.close()
     report = audited(configured, spark)
     assert {kind.value: count for kind, count in report.findings.items()} == {
-        "missing_in_clickhouse": 1 + batch_rows, "extra_in_clickhouse": 1, "duplicated_in_clickhouse": 1, "differs_in_clickhouse": 1,
-    }  # fmt: skip
-    found = [(row["kind"], row["tag"], row["persistence_id"], row["sequence_nr"]) for row in findings(configured, report)]
+        "missing_in_clickhouse": 1 + batch_rows,
+        "extra_in_clickhouse": 1,
+        "duplicated_in_clickhouse": 1,
+        "differs_in_clickhouse": 1,
+    }
+    found = [
+        (row["kind"], row["tag"], row["persistence_id"], row["sequence_nr"])
+        for row in findings(configured, report)
+    ]
     assert {row for row in found if row[1] == "order"} == {
-        ("missing_in_clickhouse", *gone[:3]), ("duplicated_in_clickhouse", *twice[:3]), ("differs_in_clickhouse", *changed[:3]),
+        ("missing_in_clickhouse", *gone[:3]),
+        ("duplicated_in_clickhouse", *twice[:3]),
+        ("differs_in_clickhouse", *changed[:3]),
         ("extra_in_clickhouse", "order", "nobody", copied[2]),
-    }  # fmt: skip
-    assert {row["batch_id"] for row in findings(configured, report)} == {None, twice[3], changed[3], copied[3]}
+    }
+    assert {row["batch_id"] for row in findings(configured, report)} == {
+        None,
+        twice[3],
+        changed[3],
+        copied[3],
+    }
     with pytest.raises(AuditDiffers, match="does not agree: .*missing_in_clickhouse") as error:
         raise_unless_it_agrees(report)
     assert (error.value.exit_code, error.value.docs_page) == (3, report.docs)
     assert (report.audit, told(report)["audit"]) == (2, 2)
     # Only the files of the newest audit are kept.
-    assert [folder.name for folder in (Path(configured.storage.root) / name / "audit").iterdir()] == ["00000002"]
-    words = [row for row in stack.session.execute("SELECT * FROM tagmill_test.audited_buckets") if row.pipeline == name]
+    assert [folder.name for folder in (Path(configured.storage.root) / name / "audit").iterdir()] == [
+        "00000002"
+    ]
+    words = [
+        row
+        for row in stack.session.execute("SELECT * FROM tagmill_test.audited_buckets")
+        if row.pipeline == name
+    ]
     assert {row.agrees for row in words if row.tag in ("order", "100%")} == {False}
     assert {row.agrees for row in words if row.tag == "shipping"} == {True}
 
@@ -211,7 +268,9 @@ def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
 
 @pytest.mark.long
 def test_audit_view_kept_by_tagmill_agrees(stack, keyspace, settings, spark):
-    """Agree with a view that Tagmill builds; with a wrong bucket size, report its rows as misplaced and warn."""
+    """Agree with a view that Tagmill builds; with a wrong bucket size, report its rows as misplaced and
+    warn.
+    """
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     configured = settings(journal, case="minute-buckets", views="tagmill")
     built(configured, spark)
@@ -219,7 +278,11 @@ def test_audit_view_kept_by_tagmill_agrees(stack, keyspace, settings, spark):
     report = audited(configured, spark)
     assert (report.findings, report.journal, report.view, report.clickhouse) == ({}, 2000, 2000, 2000)
     wrong = settings(
-        journal, case="minute-buckets", bucket_size="Hour", first_time_bucket="20260101T00:00", quality={"max_partition_rows": 50}
+        journal,
+        case="minute-buckets",
+        bucket_size="Hour",
+        first_time_bucket="20260101T00:00",
+        quality={"max_partition_rows": 50},
     )
     schema.apply(wrong)
     report = audited(wrong, spark, tags=["tag-0"])
@@ -233,23 +296,39 @@ def test_audit_view_kept_by_tagmill_agrees(stack, keyspace, settings, spark):
 
 
 def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
-    """Name unreadable events, gaps of the journal and missing rows of the view, and warn of events with many tags."""
+    """Name unreadable events, gaps of the journal and missing rows of the view, and warn of events with many
+    tags.
+    """
     journal = keyspace("legacy-tags")
     columns = (
-        "persistence_id, partition_nr, sequence_nr, timestamp, writer_uuid, event, ser_id, ser_manifest, event_manifest, tags"
+        "persistence_id, partition_nr, sequence_nr, timestamp, writer_uuid, event, ser_id, "
+        "ser_manifest, event_manifest, tags"
     )
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
-    for number, moment, payload in ((1, now, b"e"), (2, now, None), (5, now, b"e"), (6, now + timedelta(days=900), b"e")):
+    for number, moment, payload in (
+        (1, now, b"e"),
+        (2, now, None),
+        (5, now, b"e"),
+        (6, now + timedelta(days=900), b"e"),
+    ):
         stack.session.execute(
             f"INSERT INTO {journal}.messages ({columns}) VALUES (%s, 0, %s, %s, 'w', %s, 4, '', '', %s)",
-            ("odd", number, offset(moment), payload, {"tag-0", "other", *(f"tag {n}" for n in range(10 if number == 5 else 0))}),
+            (
+                "odd",
+                number,
+                offset(moment),
+                payload,
+                {"tag-0", "other", *(f"tag {n}" for n in range(10 if number == 5 else 0))},
+            ),
         )
     configured = settings(journal, case="legacy-tags")
     schema.apply(configured)
     report = audited(configured, spark)
     assert {kind.value: count for kind, count in report.findings.items()} == {
-        "unreadable": 3 * 410 + 2, "journal_hole": 1, "missing_in_view": 2,
-    }  # fmt: skip
+        "unreadable": 3 * 410 + 2,
+        "journal_hole": 1,
+        "missing_in_view": 2,
+    }
     own = [
         (row["kind"], row["tag"], row["sequence_nr"], row["detail"])
         for row in findings(configured, report)
@@ -271,12 +350,18 @@ def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
 
 @pytest.mark.long
 def test_audit_during_writes_finds_nothing(module_journal, settings, spark):
-    """Audit while the application writes and only part is delivered: rows that arrive meanwhile are not findings."""
+    """Audit while the application writes and only part is delivered: rows that arrive meanwhile are not
+    findings.
+    """
     journal = module_journal()
     configured = settings(
-        journal.keyspace, tags=["t"], bucket_size="Minute", first_time_bucket=(datetime.now(UTC) - timedelta(hours=1)).isoformat(),
-        eventual_consistency_delay_seconds=3, look_back_seconds=1,
-    )  # fmt: skip
+        journal.keyspace,
+        tags=["t"],
+        bucket_size="Minute",
+        first_time_bucket=(datetime.now(UTC) - timedelta(hours=1)).isoformat(),
+        eventual_consistency_delay_seconds=3,
+        look_back_seconds=1,
+    )
     schema.apply(configured)
     stop, written = threading.Event(), Counter[str]()
 

@@ -1,4 +1,6 @@
-"""Mistakes of people and applications: each ends in one line that says what is wrong, what was left untouched and what to do."""
+"""Mistakes of people and applications: each ends in one line that says what is wrong, what was left untouched
+and what to do.
+"""
 
 import uuid
 from datetime import timedelta
@@ -19,7 +21,9 @@ HOUR = {"bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
 
 @pytest.fixture
 def command(settings):
-    """Return command(keyspace, *arguments, **pipeline keys), which runs a command and returns exit status and its one line of stderr."""
+    """Return command(keyspace, *arguments, **pipeline keys), which runs a command and returns exit status and
+    its one line of stderr.
+    """
 
     def run(keyspace, *arguments, apply=True, **keys):
         configured = settings(keyspace, **{"tags": ["t"], **HOUR, **keys})
@@ -40,7 +44,11 @@ def one_line(result):
 
 def test_a_missing_keyspace_is_named(command):
     code, said = command("not_there", "run", "deliver")
-    assert code == 2 and "keyspace not_there does not exist" in said and "Nothing was read; check the pipeline's keyspace" in said
+    assert (
+        code == 2
+        and "keyspace not_there does not exist" in said
+        and "Nothing was read; check the pipeline's keyspace" in said
+    )
 
 
 def test_keyspace_without_plugin_tables_is_named(command, stack, journal):
@@ -48,13 +56,21 @@ def test_keyspace_without_plugin_tables_is_named(command, stack, journal):
     keyspace = journal().keyspace
     stack.session.execute(f"DROP TABLE {keyspace}.tag_views")
     code, said = command(keyspace, "run", "deliver")
-    assert code == 2 and f"keyspace {keyspace} has no table tag_views" in said and "is it the journal's keyspace?" in said
+    assert (
+        code == 2
+        and f"keyspace {keyspace} has no table tag_views" in said
+        and "is it the journal's keyspace?" in said
+    )
 
 
 def test_ledger_missing_names_schema_apply(command, journal):
     """Point to `tagmill schema apply` if the ledger's keyspace was never created."""
     code, said = command(
-        journal().keyspace, "run", "deliver", apply=False, sections={"cassandra": {"ledger_keyspace": "never_applied"}}
+        journal().keyspace,
+        "run",
+        "deliver",
+        apply=False,
+        sections={"cassandra": {"ledger_keyspace": "never_applied"}},
     )
     assert code == 2 and "never_applied" in said and "tagmill schema apply" in said
 
@@ -72,7 +88,8 @@ def test_destination_other_columns_refused_by_column(settings, stack, journal):
     name = only(configured)
     with ClickHouse(configured.clickhouse) as clickhouse:
         clickhouse.command(
-            f"CREATE TABLE `{name}` (persistence_id Int64, event String) ENGINE = MergeTree ORDER BY persistence_id"
+            f"CREATE TABLE `{name}` (persistence_id Int64, event String) ENGINE = MergeTree ORDER BY "
+            "persistence_id"
         )
     code, said = one_line(tagmill(settings.file(name), "schema", "apply"))
     assert code == 2 and f"table default.{name} has other columns" in said
@@ -81,7 +98,9 @@ def test_destination_other_columns_refused_by_column(settings, stack, journal):
 
 
 def test_destination_changed_receives_nothing_until_repaired(settings, journal, spark):
-    """Send nothing while the destination lacks a column or does not exist; once it is repaired, the same run delivers everything."""
+    """Send nothing while the destination lacks a column or does not exist; once it is repaired, the same run
+    delivers everything.
+    """
     from tests.support.delivery import as_row, clickhouse_rows, deliver, state
 
     written, records = journal(), events("a", range(1, 5), BEGIN)
@@ -94,13 +113,18 @@ def test_destination_changed_receives_nothing_until_repaired(settings, journal, 
         clickhouse.command(f"CREATE TABLE `{name}` AS `{name}_kept`")
         clickhouse.command(f"ALTER TABLE `{name}` DROP PROJECTION batch_totals, DROP COLUMN meta")
         with pytest.raises(
-            Exception, match=f"table default.{name} has other columns: meta is missing, must be .*Nothing was sent"
+            Exception,
+            match=f"table default.{name} has other columns: meta is missing, must be .*Nothing was sent",
         ):
             deliver(configured, name, spark)
-        assert clickhouse.rows(f"SELECT count() FROM `{name}`") == [(0,)] and state(configured, name, 1) == "SEALED"
+        assert (
+            clickhouse.rows(f"SELECT count() FROM `{name}`") == [(0,)]
+            and state(configured, name, 1) == "SEALED"
+        )
         clickhouse.command(f"DROP TABLE `{name}`")
         with pytest.raises(
-            Exception, match=f"table default.{name} does not exist. Nothing was sent. Create it: tagmill schema apply"
+            Exception,
+            match=f"table default.{name} does not exist. Nothing was sent. Create it: tagmill schema apply",
         ):
             deliver(configured, name, spark)
         clickhouse.command(f"RENAME TABLE `{name}_kept` TO `{name}`")
@@ -136,9 +160,14 @@ def test_unknown_pipeline_or_tag_names_known_ones(settings, journal):
     ],
 )
 def test_name_longer_than_any_key_is_refused(command, journal, arguments):
-    """Refuse a tag, persistence id or other key above Cassandra's 65,521 bytes in every command that takes one."""
+    """Refuse a tag, persistence id or other key above Cassandra's 65,521 bytes in every command that takes
+    one.
+    """
     code, said = command(journal().keyspace, *arguments, 70_000 * "x", apply=False)
-    assert code == 2 and "has 70000 bytes, a tag, a persistence id or another key of Cassandra's has at most 65521" in said
+    assert (
+        code == 2
+        and "has 70000 bytes, a tag, a persistence id or another key of Cassandra's has at most 65521" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,20 +197,27 @@ def test_server_unreachable_is_named_with_address(command, journal, section):
     """Name host and port of a server that can't be reached, with exit status 75."""
     port = free_port()
     code, said = command(
-        journal().keyspace, "status", apply=False, sections={section: {"port": port, "connect_timeout_seconds": 5}}
+        journal().keyspace,
+        "status",
+        apply=False,
+        sections={section: {"port": port, "connect_timeout_seconds": 5}},
     )
     assert code == 75 and f"127.0.0.1:{port}" in said and "can't be reached" in said
 
 
 def test_datacenter_wrong_names_setting(command, journal):
     """Name the setting local_datacenter if the cluster has no such datacenter."""
-    code, said = command(journal().keyspace, "runs", apply=False, sections={"cassandra": {"local_datacenter": "elsewhere"}})
+    code, said = command(
+        journal().keyspace, "runs", apply=False, sections={"cassandra": {"local_datacenter": "elsewhere"}}
+    )
     assert code in (2, 75) and "local_datacenter" in said
 
 
 def test_cassandra_wrong_credentials_are_not_outage(stack, command, monkeypatch):
     """Report wrong credentials with exit status 2, unlike an outage, and never print the password."""
-    server = CassandraServer(stack.home / "cassandra-with-logins", free_port(beside=10000), JARS, heap="512m", passwords=True)
+    server = CassandraServer(
+        stack.home / "cassandra-with-logins", free_port(beside=10000), JARS, heap="512m", passwords=True
+    )
     server.start()
     try:
         sections = {"cassandra": {"port": server.port}}
@@ -201,8 +237,14 @@ def test_clickhouse_wrong_credentials_are_not_outage(stack, command, journal, mo
     server.start()
     try:
         monkeypatch.setenv("TAGMILL_CLICKHOUSE__PASSWORD", "sesame-4711")
-        code, said = command(journal().keyspace, "status", apply=False, sections={"clickhouse": {"port": server.port}})
-        assert code == 2 and "refused the user name or password. Nothing was done" in said and "sesame-4711" not in said
+        code, said = command(
+            journal().keyspace, "status", apply=False, sections={"clickhouse": {"port": server.port}}
+        )
+        assert (
+            code == 2
+            and "refused the user name or password. Nothing was done" in said
+            and "sesame-4711" not in said
+        )
     finally:
         server.stop()
 
@@ -245,14 +287,32 @@ class TestStrangeButSound:
 
     def records(self):
         """Return events of every tag and persistence id, and payloads of all kinds."""
-        records = [row for tag in self.TAGS[:3] for pid in self.PIDS for row in events(pid, (1, 2), BEGIN, tag)]
+        records = [
+            row for tag in self.TAGS[:3] for pid in self.PIDS for row in events(pid, (1, 2), BEGIN, tag)
+        ]
         five_megabytes = bytes(range(256)) * (5 * 4096)
         records += [
-            event("payloads", 1, BEGIN, ser_id=424_242, ser_manifest="nobody.Knows", event=b"\xff\xfe\x00binary\x80"),
+            event(
+                "payloads",
+                1,
+                BEGIN,
+                ser_id=424_242,
+                ser_manifest="nobody.Knows",
+                event=b"\xff\xfe\x00binary\x80",
+            ),
             event("payloads", 2, BEGIN, event=five_megabytes),
             event("payloads", 3, BEGIN, event=b""),
             event("payloads", 4, BEGIN, event='{"text": "ü"}'.encode()),
-            event("payloads", 5, BEGIN, ser_id=-5, event_manifest="e:m", meta_ser_id=0, meta_ser_manifest="", meta=b""),
+            event(
+                "payloads",
+                5,
+                BEGIN,
+                ser_id=-5,
+                event_manifest="e:m",
+                meta_ser_id=0,
+                meta_ser_manifest="",
+                meta=b"",
+            ),
         ]
         return records
 
@@ -271,9 +331,14 @@ class TestStrangeButSound:
         assert run["held"] == 0 and run["findings"] == {}
         assert verdicts(configured, name) == dict.fromkeys(self.TAGS, "exactly once")
         with ClickHouse(configured.clickhouse) as clickhouse:
-            text = dict(clickhouse.rows(f"SELECT sequence_nr, event_text FROM `{name}` WHERE persistence_id = 'payloads'"))
+            text = dict(
+                clickhouse.rows(
+                    f"SELECT sequence_nr, event_text FROM `{name}` WHERE persistence_id = 'payloads'"
+                )
+            )
             once = clickhouse.rows(
-                f"SELECT persistence_id, sequence_nr, tags FROM `{name}_events` WHERE persistence_id != 'payloads'"
+                f"SELECT persistence_id, sequence_nr, tags FROM `{name}_events` WHERE persistence_id != "
+                "'payloads'"
             )
         assert (text[1], text[2], text[4]) == ("", "", '{"text": "ü"}')
         assert sorted(once) == sorted(
@@ -286,20 +351,29 @@ def test_view_other_columns_stops_before_reading(stack, settings, spark):
     from tests.integration.test_stops import stopped
 
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    stack.session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
+        f"'replication_factor': 1}}"
+    )
     try:
         stack.session.execute(f"CREATE TABLE {keyspace}.messages (persistence_id text PRIMARY KEY)")
         stack.session.execute(
-            f"CREATE TABLE {keyspace}.tag_views (tag_name text, timebucket bigint, timestamp timeuuid, persistence_id text, "
-            "tag_pid_sequence_nr bigint, sequence_nr int, writer_uuid text, ser_id int, ser_manifest text, event_manifest text, "
+            f"CREATE TABLE {keyspace}.tag_views (tag_name text, timebucket bigint, timestamp timeuuid, "
+            "persistence_id text, "
+            "tag_pid_sequence_nr bigint, sequence_nr int, writer_uuid text, ser_id int, ser_manifest "
+            "text, event_manifest text, "
             "event blob, PRIMARY KEY ((tag_name, timebucket), timestamp))"
         )
         record = event("a", 1, BEGIN)
         stack.session.execute(
-            f"INSERT INTO {keyspace}.tag_views (tag_name, timebucket, timestamp, event) VALUES (%s, %s, %s, %s)",
+            f"INSERT INTO {keyspace}.tag_views (tag_name, timebucket, timestamp, event) VALUES (%s, %s, "
+            "%s, %s)",
             tuple(record[name] for name in ("tag_name", "timebucket", "timestamp", "event")),
         )
         text = stopped(settings(keyspace, tags=["t"], **HOUR), spark)
-        assert "column sequence_nr is int, bigint is required" in text and "column meta is missing, blob is required" in text
+        assert (
+            "column sequence_nr is int, bigint is required" in text
+            and "column meta is missing, blob is required" in text
+        )
     finally:
         stack.session.execute(f"DROP KEYSPACE {keyspace}")

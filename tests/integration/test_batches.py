@@ -1,4 +1,6 @@
-"""Batches of a run: limits of rows, bytes and months; each batch is one file, one insert and one part in ClickHouse."""
+"""Batches of a run: limits of rows, bytes and months; each batch is one file, one insert and one part in
+ClickHouse.
+"""
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
@@ -31,7 +33,9 @@ def sealed(settings):
     for manifest in manifests(settings, only(settings)):
         for batch in manifest.batches:
             columns = ["event", "event_time", "tag", "persistence_id"]
-            found.append((batch, pq.read_table(root / batch.file, partitioning=None, columns=columns).to_pylist()))
+            found.append(
+                (batch, pq.read_table(root / batch.file, partitioning=None, columns=columns).to_pylist())
+            )
     return found
 
 
@@ -39,7 +43,8 @@ def parts(settings):
     """Return (ClickHouse partition, rows) of each active part of the destination."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         return clickhouse.rows(
-            "SELECT partition, rows FROM system.parts WHERE active AND database = {d:String} AND table = {t:String}",
+            "SELECT partition, rows FROM system.parts WHERE active AND database = {d:String} AND table = "
+            "{t:String}",
             {"d": settings.clickhouse.database, "t": only(settings)},
         )
 
@@ -48,7 +53,8 @@ def batches_in_parts(settings):
     """Return (part, number of batches, number of months) for each part of the destination."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         return clickhouse.rows(
-            f"SELECT _part, uniqExact(batch_id), uniqExact(toYYYYMM(event_time)) FROM `{only(settings)}` GROUP BY _part"
+            f"SELECT _part, uniqExact(batch_id), uniqExact(toYYYYMM(event_time)) FROM `{only(settings)}` "
+            "GROUP BY _part"
         )
 
 
@@ -68,7 +74,9 @@ def delivered(settings, spark):
 
 
 def test_batches_hold_at_most_batch_rows(journal, settings, spark):
-    """Cut batches at batch_rows; each becomes one part in ClickHouse, and slices of a bucket follow each other in time."""
+    """Cut batches at batch_rows; each becomes one part in ClickHouse, and slices of a bucket follow each
+    other in time.
+    """
     written = journal()
     records = [row for pid in "abcd" for row in events(pid, range(1, 14), BEGIN)]
     written.both(records)
@@ -89,8 +97,14 @@ def test_batches_hold_at_most_batch_rows(journal, settings, spark):
 def test_batches_row_larger_than_limit_goes_alone(journal, settings, spark):
     """Cut batches at batch_bytes; a row larger than that becomes a batch of its own."""
     written = journal()
-    records = [event("a", n, BEGIN + timedelta(seconds=n), event=b"x" * (5_000 if n == 6 else 300)) for n in range(1, 13)]
-    records += [event("gap", n, BEGIN + timedelta(seconds=n), event=b"y" * (5_000 if n == 4 else 300)) for n in range(1, 7)]
+    records = [
+        event("a", n, BEGIN + timedelta(seconds=n), event=b"x" * (5_000 if n == 6 else 300))
+        for n in range(1, 13)
+    ]
+    records += [
+        event("gap", n, BEGIN + timedelta(seconds=n), event=b"y" * (5_000 if n == 4 else 300))
+        for n in range(1, 7)
+    ]
     written.view(row for row in records if (row["persistence_id"], row["tag_pid_sequence_nr"]) != ("gap", 2))
     written.messages(records)
     configured = settings(written.keyspace, batch_bytes=2_000, **HOUR)
@@ -106,9 +120,12 @@ def test_batches_row_larger_than_limit_goes_alone(journal, settings, spark):
 
 
 def test_batches_of_recut_slice_keep_order(journal, settings, spark):
-    """Cut a slice with too many rows for one file into several batches, which arrive in the order of the numbers."""
+    """Cut a slice with too many rows for one file into several batches, which arrive in the order of the
+    numbers.
+    """
     written = journal()
-    # All rows lie in the hour's first minute, so the slice of its first half has more rows than a file may have.
+    # All rows lie in the hour's first minute, so the slice of its first half has more rows than a file may
+    # have.
     records = events("a", range(1, 41), BEGIN)
     written.both(records)
     configured = settings(written.keyspace, batch_rows=20, batch_bytes=1_500, **HOUR)
@@ -123,9 +140,12 @@ def test_batch_lies_in_one_month_and_part(journal, settings, spark):
     """Cut batches by month, so that each becomes one part, also for a row in another month's bucket."""
     written = journal()
     moments = [
-        datetime(2026, month, day, hour, tzinfo=UTC) for month, day, hour in ((8, 31, 23), (9, 1, 0), (9, 30, 23), (10, 1, 0))
+        datetime(2026, month, day, hour, tzinfo=UTC)
+        for month, day, hour in ((8, 31, 23), (9, 1, 0), (9, 30, 23), (10, 1, 0))
     ]
-    records = [event(pid, n, moment, tag) for tag in "tu" for pid in "abc" for n, moment in enumerate(moments, 1)]
+    records = [
+        event(pid, n, moment, tag) for tag in "tu" for pid in "abc" for n, moment in enumerate(moments, 1)
+    ]
     # This row of September lies in October's bucket.
     wrong = event("late", 1, moments[3], "t") | {"timestamp": event("x", 1, moments[2])["timestamp"]}
     written.both([*records, wrong])
@@ -138,11 +158,15 @@ def test_batch_lies_in_one_month_and_part(journal, settings, spark):
     )
     delivered(configured, spark)
     found = sealed(configured)
-    months = [{datetime.fromtimestamp(row["event_time"] / 1e7, UTC).month for row in rows} for _, rows in found]
+    months = [
+        {datetime.fromtimestamp(row["event_time"] / 1e7, UTC).month for row in rows} for _, rows in found
+    ]
     assert all(len(of_batch) == 1 for of_batch in months)
     assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, [*records, wrong]))
     by_part = batches_in_parts(configured)
-    assert len(by_part) == len(found) and all((batches, partitions) == (1, 1) for _, batches, partitions in by_part)
+    assert len(by_part) == len(found) and all(
+        (batches, partitions) == (1, 1) for _, batches, partitions in by_part
+    )
     assert Counter(partition for partition, _ in parts(configured)).keys() == {"202608", "202609", "202610"}
     order = defaultdict(list)
     for tag, pid, number, _, _ in in_order(configured, only(configured)):

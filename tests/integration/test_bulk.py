@@ -26,7 +26,9 @@ def made(stack, place):
     """Return made(columns, table), which creates a table with the key (k, id) and returns it as a Target."""
 
     def make(columns="v text", table="t"):
-        stack.session.execute(f'CREATE TABLE {place}."{table}" (k text, id int, {columns}, PRIMARY KEY (k, id))')
+        stack.session.execute(
+            f'CREATE TABLE {place}."{table}" (k text, id int, {columns}, PRIMARY KEY (k, id))'
+        )
         return Target(place, table, AT)
 
     return make
@@ -48,23 +50,45 @@ def rows(count=1, **columns):
 def test_bulk_values_of_every_type_round_trip(stack, made, connected):
     """Write a value of each of 17 CQL types and read the same values back."""
     to = made(
-        "text_ text, ascii_ ascii, blob_ blob, bigint_ bigint, smallint_ smallint, tinyint_ tinyint, boolean_ boolean, double_ double, "
-        "float_ float, timestamp_ timestamp, uuid_ uuid, timeuuid_ timeuuid, list_ list<text>, map_ map<text, int>, date_ date, "
+        "text_ text, ascii_ ascii, blob_ blob, bigint_ bigint, smallint_ smallint, tinyint_ tinyint, "
+        "boolean_ boolean, double_ double, "
+        "float_ float, timestamp_ timestamp, uuid_ uuid, timeuuid_ timeuuid, list_ list<text>, map_ "
+        "map<text, int>, date_ date, "
         "varint_ varint, inet_ inet"
     )
     one, other, moment = uuid.uuid4(), uuid.uuid1(), datetime(2026, 2, 3, 4, 5, 6, 789_000, UTC)
     given = {
-        "text_": "Größe \U0001f600 \x00", "ascii_": "a'b", "blob_": b"\x00\xff", "bigint_": -(2**63), "smallint_": -3, "tinyint_": 127,
-        "boolean_": True, "double_": 1e300, "float_": 0.5, "timestamp_": moment, "uuid_": str(one), "timeuuid_": str(other),
-        "list_": ["x", ""], "date_": moment.date(), "varint_": 2**40, "inet_": "127.0.0.1",
-    }  # fmt: skip
+        "text_": "Größe \U0001f600 \x00",
+        "ascii_": "a'b",
+        "blob_": b"\x00\xff",
+        "bigint_": -(2**63),
+        "smallint_": -3,
+        "tinyint_": 127,
+        "boolean_": True,
+        "double_": 1e300,
+        "float_": 0.5,
+        "timestamp_": moment,
+        "uuid_": str(one),
+        "timeuuid_": str(other),
+        "list_": ["x", ""],
+        "date_": moment.date(),
+        "varint_": 2**40,
+        "inet_": "127.0.0.1",
+    }
     table = rows(
-        **{name: [value] for name, value in given.items()}, map_=pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))
+        **{name: [value] for name, value in given.items()},
+        map_=pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
     )
     assert write_rows(connected, to, [table]) == 1
     (row,) = stack.session.execute(f"SELECT * FROM {to.keyspace}.t")
     found = row._asdict()
-    expected = {**given, "uuid_": one, "timeuuid_": other, "timestamp_": moment.replace(tzinfo=None), "map_": {"a": 1}}
+    expected = {
+        **given,
+        "uuid_": one,
+        "timeuuid_": other,
+        "timestamp_": moment.replace(tzinfo=None),
+        "map_": {"a": 1},
+    }
     assert str(found.pop("date_")) == str(expected.pop("date_"))
     assert dict(found.pop("map_")) == expected.pop("map_")
     assert {name: found[name] for name in expected} == expected
@@ -76,7 +100,9 @@ def test_bulk_rows_have_given_time_and_ttl(stack, made, connected):
     with_ttl = Target(to.keyspace, to.table, AT + 5, 1000)
     write_rows(connected, to, [rows(3, v=["x"] * 3)])
     write_rows(connected, with_ttl, [rows(2, v=["y"] * 2)])
-    found = list(stack.session.execute(f"SELECT id, v, WRITETIME(v) AS at, TTL(v) AS ttl FROM {to.keyspace}.t"))
+    found = list(
+        stack.session.execute(f"SELECT id, v, WRITETIME(v) AS at, TTL(v) AS ttl FROM {to.keyspace}.t")
+    )
     assert [(row.v, row.at) for row in found] == [("y", AT + 5), ("y", AT + 5), ("x", AT)]
     assert found[2].ttl is None and all(900 < row.ttl <= 1000 for row in found[:2])
     write_rows(connected, Target(to.keyspace, to.table, AT - 1), [rows(3, v=["older"] * 3)])
@@ -88,7 +114,10 @@ def test_nulls_leave_what_was_written_before(stack, made, connected):
     write_rows(connected, to, [rows(2, v=["before", "before"], w=[1, 2])])
     later = Target(to.keyspace, to.table, AT + 1)
     write_rows(connected, later, [rows(2, v=["after", None], w=pa.array([None, None], pa.int64()))])
-    assert [(row.v, row.w) for row in stack.session.execute(f"SELECT v, w FROM {to.keyspace}.t")] == [("after", 1), ("before", 2)]
+    assert [(row.v, row.w) for row in stack.session.execute(f"SELECT v, w FROM {to.keyspace}.t")] == [
+        ("after", 1),
+        ("before", 2),
+    ]
 
 
 def test_names_keep_their_case_and_keys_their_letters(stack, made, connected):
@@ -96,7 +125,9 @@ def test_names_keep_their_case_and_keys_their_letters(stack, made, connected):
     keys = ["Größe", "\U0001f600", "a'b", "\x00"]
     table = pa.table({"k": keys, "id": pa.array([0] * 4, pa.int32()), "Value": keys})
     assert write_rows(connected, to, [table]) == 4
-    assert {row.k: row.Value for row in stack.session.execute(f'SELECT * FROM {to.keyspace}."Odd_Name"')} == {k: k for k in keys}
+    assert {row.k: row.Value for row in stack.session.execute(f'SELECT * FROM {to.keyspace}."Odd_Name"')} == {
+        k: k for k in keys
+    }
 
 
 def test_rows_of_megabytes_go_alone_among_small_ones(stack, made, connected):
@@ -115,17 +146,27 @@ def test_bulk_more_rows_than_in_flight_arrive(stack, made, connected, monkeypatc
     to = made("v text")
     count = 3000
     ids = [number * 7919 % count for number in range(count)]
-    table = pa.table({"k": [f"k{one % 5}" for one in ids], "id": pa.array(ids, pa.int32()), "v": [f"v{one}" for one in ids]})
+    table = pa.table(
+        {
+            "k": [f"k{one % 5}" for one in ids],
+            "id": pa.array(ids, pa.int32()),
+            "v": [f"v{one}" for one in ids],
+        }
+    )
     assert write_rows(connected, to, table.to_batches(max_chunksize=100)) == count
     found = {(row.k, row.id): row.v for row in stack.session.execute(f"SELECT k, id, v FROM {to.keyspace}.t")}
     assert found == {(f"k{one % 5}", one): f"v{one}" for one in range(count)}
 
 
 def test_bulk_forgotten_statement_is_prepared_again(stack, made, connected, monkeypatch):
-    """Prepare the statement again after the server dropped it because the table was altered during the write."""
+    """Prepare the statement again after the server dropped it because the table was altered during the
+    write.
+    """
     to, again = made(), []
     prepare_again = ResponseFuture._reprepare
-    monkeypatch.setattr(ResponseFuture, "_reprepare", lambda *arguments: again.append(1) or prepare_again(*arguments))
+    monkeypatch.setattr(
+        ResponseFuture, "_reprepare", lambda *arguments: again.append(1) or prepare_again(*arguments)
+    )
     monkeypatch.setattr(bulk_writer, "PIECE_BYTES", 1)
 
     def parts():
@@ -134,7 +175,11 @@ def test_bulk_forgotten_statement_is_prepared_again(stack, made, connected, monk
         yield rows(3, v=["b", "c", "d"])
 
     assert write_rows(connected, to, parts()) == 4
-    assert again and [row.v for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == ["b", "c", "d"]
+    assert again and [row.v for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == [
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_largest_row_is_written_and_larger_one_named(stack, made, connected):
@@ -142,7 +187,9 @@ def test_largest_row_is_written_and_larger_one_named(stack, made, connected):
     assert largest == 16 * 1024**2 - 64 * 1024, "what the server says of itself"
     assert write_rows(connected, to, [rows(2, v=[b"", b"x" * (largest - 1)], persistence_id=["a", "b"])]) == 2
     assert [len(row.v) for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == [0, largest - 1]
-    named = r"a row of t_\w+\.t \(persistence_id b\) has 167\d+ bytes, and Cassandra takes 16777216 in one write"
+    named = (
+        r"a row of t_\w+\.t \(persistence_id b\) has 167\d+ bytes, and Cassandra takes 16777216 in one write"
+    )
     with pytest.raises(ConfigurationError, match=named):
         write_rows(connected, to, [rows(2, v=[b"", bytes(16 * 1024**2)], persistence_id=["a", "b"])])
 
@@ -154,7 +201,9 @@ def test_bulk_table_or_column_mismatch_is_reported(made, connected):
         write_rows(connected, Target(to.keyspace, "gone", AT), [rows(1, v=["x"])])
     with pytest.raises(ConfigurationError, match=r"Cassandra at .* refused: .*x"):
         write_rows(connected, to, [rows(1, x=["x"])])
-    with pytest.raises(ConfigurationError, match=rf"Cassandra at .*: {to.keyspace}\.t\.w is int: .* string do not fit"):
+    with pytest.raises(
+        ConfigurationError, match=rf"Cassandra at .*: {to.keyspace}\.t\.w is int: .* string do not fit"
+    ):
         write_rows(connected, to, [rows(1, w=["x"])])
 
 
@@ -174,17 +223,25 @@ def kept(files, name, table, **options):
 
 def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
     to = made("v text, n bigint")
-    small = kept(files, "x/a.parquet", rows(2000, v=[f"v{one}" for one in range(2000)], other=[1] * 2000), row_group_size=300)
+    small = kept(
+        files,
+        "x/a.parquet",
+        rows(2000, v=[f"v{one}" for one in range(2000)], other=[1] * 2000),
+        row_group_size=300,
+    )
     empty = kept(files, "x/b.parquet", rows(0, v=pa.array([], pa.string())))
-    large = kept(files, "x/c.parquet", pa.table({"id": pa.array([1, 2], pa.int32()), "v": ["ä" * 1_500_000, None]}))
+    large = kept(
+        files, "x/c.parquet", pa.table({"id": pa.array([1, 2], pa.int32()), "v": ["ä" * 1_500_000, None]})
+    )
     parts = [Part(small, {"n": 1}), Part(empty), Part(large, {"k": "large", "n": 2})]
     settings = CassandraSettings(port=stack.cassandra.port)
     assert load(spark, settings, files, parts[:2], to, ["k", "id", "v"]) == 2000
     assert load(spark, settings, files, parts[2:], to) == 2
     assert load(spark, settings, files, [], to) == 0
-    found = {(row.k, row.id): (row.v, row.n, row.at) for row in stack.session.execute(
-        f"SELECT k, id, v, n, WRITETIME(n) AS at FROM {to.keyspace}.t"
-    )}  # fmt: skip
+    found = {
+        (row.k, row.id): (row.v, row.n, row.at)
+        for row in stack.session.execute(f"SELECT k, id, v, n, WRITETIME(n) AS at FROM {to.keyspace}.t")
+    }
     expected = {("a", one): (f"v{one}", 1, AT) for one in range(2000)}
     assert found == {**expected, ("large", 1): ("ä" * 1_500_000, 2, AT), ("large", 2): (None, 2, AT)}
 
@@ -194,12 +251,18 @@ def test_load_worker_refused_is_reported_in_line(stack, made, spark, files):
     to = made()
     part = Part(kept(files, "x/a.parquet", rows(1, v=["x"])))
     settings = CassandraSettings(port=stack.cassandra.port)
-    with pytest.raises(ConfigurationError, match=r"^Cassandra at \S+ refused: .*gone does not exist\W*$"), explained("Cassandra"):
+    with (
+        pytest.raises(ConfigurationError, match=r"^Cassandra at \S+ refused: .*gone does not exist\W*$"),
+        explained("Cassandra"),
+    ):
         load(spark, settings, files, [part], Target(to.keyspace, "gone", AT))
 
 
 def test_a_worker_that_finds_no_cassandra_says_so(made, spark, files):
     to = made()
     part = Part(kept(files, "x/a.parquet", rows(1, v=["x"])))
-    with pytest.raises(StoreUnavailable, match="Cassandra at home did not answer"), explained("Cassandra at home"):
+    with (
+        pytest.raises(StoreUnavailable, match="Cassandra at home did not answer"),
+        explained("Cassandra at home"),
+    ):
         load(spark, CassandraSettings(port=1, connect_timeout_seconds=1), files, [part], to)

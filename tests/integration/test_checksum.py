@@ -1,4 +1,6 @@
-"""Spark and ClickHouse compute the same checksum of a row from its columns, and changing any column makes it differ."""
+"""Spark and ClickHouse compute the same checksum of a row from its columns, and changing any column makes it
+differ.
+"""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -20,12 +22,15 @@ from tagmill.domain.batches.layout import COLUMNS, NAMES, row_checksum_sql
 from tagmill.ledger import schema
 
 FRAME = (
-    "tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, offset string, "
-    "timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, event binary, "
+    "tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time "
+    "bigint, offset string, "
+    "timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, "
+    "event binary, "
     "meta_ser_id int, meta_ser_manifest string, meta binary, late int"
 )
 START = 17_952_444_000_000_000
-# The event time is 2026-11-21T07:00:00.1234567Z, whose last digit (100 ns) neither micro- nor milliseconds can represent.
+# The event time is 2026-11-21T07:00:00.1234567Z, whose last digit (100 ns) neither micro- nor milliseconds
+# can represent.
 ROW = {
     "tag": "order", "persistence_id": "o-1", "sequence_nr": 10, "tag_pid_sequence_nr": 1, "event_time": START + 1_234_567,
     "offset": str(timeuuid.lowest(START + 1_234_567)), "timebucket": START // 10_000, "writer_uuid": "w-1", "ser_id": 4,
@@ -60,12 +65,15 @@ def table(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     name = f"t_{uuid4().hex[:8]}"
     file = Path(tmp_path_factory.mktemp("checksum")) / "tagmill.toml"
     file.write_text(
-        f'[clickhouse]\nport = {stack.clickhouse.port}\n[pipelines.p]\nkeyspace = "k"\nbucket_size = "Hour"\ntags = ["order"]\n'
+        f'[clickhouse]\nport = {stack.clickhouse.port}\n[pipelines.p]\nkeyspace = "k"\nbucket_size = '
+        '"Hour"\ntags = ["order"]\n'
         f'first_time_bucket = "20261121T07:00"\ndestination = "{name}"\n'
     )
     settings = Settings.load(file)
     with ClickHouse(settings.clickhouse) as clickhouse:
-        for statement in schema.statements("clickhouse", schema._destination_values(settings, settings.pipeline("p"))):
+        for statement in schema.statements(
+            "clickhouse", schema._destination_values(settings, settings.pipeline("p"))
+        ):
             clickhouse.command(statement)
         yield clickhouse, name
 
@@ -79,7 +87,9 @@ def payload(random: Random) -> bytes:
 
 
 def random_row(random: Random) -> dict[str, Any]:
-    tick = START + random.randrange(60 * 864_000_000_000)  # two or three months: a mutation touches every partition
+    tick = START + random.randrange(
+        60 * 864_000_000_000
+    )  # two or three months: a mutation touches every partition
     return {
         "tag": text(random),
         "persistence_id": text(random),
@@ -132,14 +142,20 @@ def months(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 def test_spark_and_clickhouse_agree_on_every_row(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
     random = Random(5)
-    rows = [random_row(random) for _ in range(300)] + [ROW, ROW | {"meta": None, "meta_ser_id": None, "meta_ser_manifest": None}]
+    rows = [random_row(random) for _ in range(300)] + [
+        ROW,
+        ROW | {"meta": None, "meta_ser_id": None, "meta_ser_manifest": None},
+    ]
     for number, row in enumerate(rows):
         row["tag_pid_sequence_nr"] = number  # finds the row again
     expected = spark_checksums(spark, rows)
     found: dict[int, int] = {}
     for of_month in months(rows).values():
         batch = inserted(table, of_month)
-        query = f"SELECT tag_pid_sequence_nr, {row_checksum_sql(COLUMNS)} FROM {table[1]} WHERE batch_id = {{batch:UUID}}"
+        query = (
+            f"SELECT tag_pid_sequence_nr, {row_checksum_sql(COLUMNS)} FROM {table[1]} WHERE batch_id "
+            f"= {{batch:UUID}}"
+        )
         found |= dict(table[0].rows(query, {"batch": str(batch)}))
     assert [found[number] for number in range(len(rows))] == expected
 
@@ -148,20 +164,28 @@ def test_stored_columns_are_those_of_the_file(table: tuple[ClickHouse, str]) -> 
     batch = inserted(table, [ROW])
     time = "toUnixTimestamp64Nano(CAST(event_time AS DateTime64(9, 'UTC')))"
     columns = ", ".join({"event_time": time, "offset": "toString(offset)"}.get(n, f"`{n}`") for n in NAMES)
-    (found,) = table[0].rows(f"SELECT {columns} FROM {table[1]} WHERE batch_id = {{batch:UUID}}", {"batch": str(batch)})
+    (found,) = table[0].rows(
+        f"SELECT {columns} FROM {table[1]} WHERE batch_id = {{batch:UUID}}", {"batch": str(batch)}
+    )
     wanted = ROW | {"event_time": ROW["event_time"] * 100}
     plain = [value.encode() if isinstance(value, str) else value for value in found]
-    assert plain == [value.encode() if isinstance(value, str) else value for value in (wanted[n] for n in NAMES)]
+    assert plain == [
+        value.encode() if isinstance(value, str) else value for value in (wanted[n] for n in NAMES)
+    ]
 
 
 def test_large_payloads_have_one_checksum_in_both(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
     random = Random(6)
     rows = [ROW | {"event": random.randbytes(5 * 1024 * 1024), "sequence_nr": n} for n in range(2)]
-    assert table[0].totals(table[1], inserted(table, rows)) == [Totals(1, 2, sum(spark_checksums(spark, rows)) % 2**64)]
+    assert table[0].totals(table[1], inserted(table, rows)) == [
+        Totals(1, 2, sum(spark_checksums(spark, rows)) % 2**64)
+    ]
 
 
 def test_totals_beyond_64_bits_wrap_equally(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
-    """Wrap sums beyond 64 bits equally in Spark and in ClickHouse, there from rows and from the projection."""
+    """Wrap sums beyond 64 bits equally in Spark and in ClickHouse, there from rows and from the
+    projection.
+    """
     random = Random(7)
     rows = next(iter(months([random_row(random) | {"event_time": START} for _ in range(100)]).values()))
     checksums = spark_checksums(spark, rows)
@@ -186,25 +210,29 @@ def test_changing_one_column_of_one_row_is_seen(table: tuple[ClickHouse, str], c
     before = clickhouse.totals(name, batch)
     if column in SORTED_BY:
         replaced = ", ".join(
-            CHANGES[column] + f" AS `{n}`" if n == column else f"`{n}`" for n in (*NAMES, "batch_id", "generation")
+            CHANGES[column] + f" AS `{n}`" if n == column else f"`{n}`"
+            for n in (*NAMES, "batch_id", "generation")
         )
         clickhouse.rows(
             f"SELECT throwIf(count() != 1) FROM {name} WHERE batch_id = {{batch:UUID}} AND sequence_nr = 20",
             {"batch": str(batch)},
         )
         clickhouse.client.command(
-            f"INSERT INTO {name} ({', '.join((*NAMES, 'batch_id', 'generation'))}) SELECT {replaced} FROM {name} "
+            f"INSERT INTO {name} ({', '.join((*NAMES, 'batch_id', 'generation'))}) SELECT {replaced} "
+            f"FROM {name} "
             "WHERE batch_id = {batch:UUID} AND tag_pid_sequence_nr = 20 SETTINGS insert_deduplicate = 0",
             parameters={"batch": str(batch)},
         )
         original = " AND ".join(
-            f"`{n}` = {_literal(ROW | {'sequence_nr': 20}, n)}" for n in ("tag", "persistence_id", "sequence_nr")
+            f"`{n}` = {_literal(ROW | {'sequence_nr': 20}, n)}"
+            for n in ("tag", "persistence_id", "sequence_nr")
         )
         exact = f"toUnixTimestamp64Nano(CAST(event_time AS DateTime64(9, 'UTC'))) = {ROW['event_time'] * 100}"
         mutation = f"ALTER TABLE {name} DELETE WHERE batch_id = {{batch:UUID}} AND {original} AND {exact}"
     else:
         mutation = (
-            f"ALTER TABLE {name} UPDATE `{column}` = {CHANGES[column]} WHERE batch_id = {{batch:UUID}} AND sequence_nr = 20"
+            f"ALTER TABLE {name} UPDATE `{column}` = {CHANGES[column]} WHERE batch_id = "
+            f"{{batch:UUID}} AND sequence_nr = 20"
         )
     clickhouse.client.command(mutation, parameters={"batch": str(batch)}, settings={"mutations_sync": 2})
     for from_rows in (True, False):
@@ -213,7 +241,9 @@ def test_changing_one_column_of_one_row_is_seen(table: tuple[ClickHouse, str], c
         assert after[0].checksum != before[0].checksum, f"from_rows={from_rows}"
 
 
-def test_values_exchanged_between_two_rows_are_seen(table: tuple[ClickHouse, str], spark: SparkSession) -> None:
+def test_values_exchanged_between_two_rows_are_seen(
+    table: tuple[ClickHouse, str], spark: SparkSession
+) -> None:
     one, other = ROW | {"event": b"a", "meta": b"b"}, ROW | {"sequence_nr": 11, "event": b"c", "meta": b"d"}
     straight, crossed = [one, other], [one | {"meta": b"d"}, other | {"meta": b"b"}]
     assert sum(spark_checksums(spark, straight)) % 2**64 != sum(spark_checksums(spark, crossed)) % 2**64
@@ -233,7 +263,14 @@ def test_the_readable_column_shows_text_and_hides_bytes(table: tuple[ClickHouse,
     payloads = ['{"n": "ü"}\n'.encode(), b"", b"\xff\xfe", b"a\x00b", b"a\x1fb", "漢字\ttext".encode()]
     batch = inserted(table, [ROW | {"sequence_nr": n, "event": event} for n, event in enumerate(payloads)])
     query = f"SELECT event_text FROM {table[1]} WHERE batch_id = {{batch:UUID}} ORDER BY sequence_nr"
-    assert [row[0] for row in table[0].rows(query, {"batch": str(batch)})] == ['{"n": "ü"}\n', "", "", "", "", "漢字\ttext"]
+    assert [row[0] for row in table[0].rows(query, {"batch": str(batch)})] == [
+        '{"n": "ü"}\n',
+        "",
+        "",
+        "",
+        "",
+        "漢字\ttext",
+    ]
 
 
 def test_batch_sent_again_is_inserted_once(table: tuple[ClickHouse, str]) -> None:

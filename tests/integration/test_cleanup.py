@@ -1,4 +1,6 @@
-"""View cleanup: what it deletes, what it refuses, and that nothing is delivered twice or reported missing afterwards."""
+"""View cleanup: what it deletes, what it refuses, and that nothing is delivered twice or reported missing
+afterwards.
+"""
 
 import json
 import uuid
@@ -55,7 +57,11 @@ class View:
         self.records = [*spread("a", "t"), *spread("b", "t"), *spread("c", "u")]
         journal.both(self.records)
         self.settings = settings(
-            journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup=CLEANUP | cleanup
+            journal.keyspace,
+            tags=list(TAGS),
+            bucket_size="Hour",
+            first_time_bucket=BEGIN.isoformat(),
+            cleanup=CLEANUP | cleanup,
         )
         self.name = only(self.settings)
         self.file = settings.file(self.name)
@@ -90,7 +96,8 @@ def whole(view):
     yield view
     for tag in TAGS:
         view.journal.session.execute(
-            "DELETE FROM tagmill_test.cleaned_buckets WHERE journal = %s AND tag = %s", (view.journal.keyspace, tag)
+            "DELETE FROM tagmill_test.cleaned_buckets WHERE journal = %s AND tag = %s",
+            (view.journal.keyspace, tag),
         )
     for key in partitions(view.settings, view.name):
         view.journal.session.execute(
@@ -109,7 +116,9 @@ def decide(view, tag, hour, rows):
     """Record the decision that a cleanup leaves if it is killed before it deletes anything."""
     chosen = view.settings.pipeline(view.name)
     with Ledger(view.settings.cassandra) as ledger:
-        record = Cleaned(ledger.cassandra, view.settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+        record = Cleaned(
+            ledger.cassandra, view.settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view
+        )
         record.decide(view.name, Cleaning(tag, bucket(hour), rows, datetime.now(UTC)))
 
 
@@ -124,7 +133,9 @@ def test_cleanup_dry_run_names_partitions_deletes_none(view):
     assert code == 0 and done["dry_run"] is True and done["refused"] == [], wrong
     assert {(line["tag"], line["timebucket"]): line["rows"] for line in done["partitions"]} == view.all
     assert (done["buckets"], done["rows"], done["more"]) == (12, 36, False)
-    assert [line["timebucket"] for line in done["partitions"]] == sorted(line["timebucket"] for line in done["partitions"])
+    assert [line["timebucket"] for line in done["partitions"]] == sorted(
+        line["timebucket"] for line in done["partitions"]
+    )
     code, said, _ = tagmill(view.file, "cleanup", "--pipeline", view.name)
     assert code == 0 and "12 partitions of the view with 36 rows would be deleted, 0 stay" in said
     assert partitions(view.settings, view.name) == view.all and records(view.settings, view.name) == {}
@@ -146,7 +157,9 @@ def test_a_young_partition_is_no_candidate(view):
 
 
 def test_cleanup_partition_unread_by_others_stays(view, stack):
-    """Keep partitions while other readers are not stated, or one has not read them by its fixed time or offset store."""
+    """Keep partitions while other readers are not stated, or one has not read them by its fixed time or
+    offset store.
+    """
     audited(view.settings, view.name)
     done = view.dry(other_readers=None)
     assert reasons(done) == {("t", "readers_not_stated"): 6, ("u", "readers_not_stated"): 6}
@@ -157,16 +170,24 @@ def test_cleanup_partition_unread_by_others_stays(view, stack):
 
     # Create the table that a Pekko Projection creates.
     store = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {store} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
     stack.session.execute(
-        f"CREATE TABLE {store}.offset_store (projection_name text, partition int, projection_key text, offset text, manifest text,"
+        f"CREATE KEYSPACE {store} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+    stack.session.execute(
+        f"CREATE TABLE {store}.offset_store (projection_name text, partition int, projection_key text, "
+        "offset text, manifest text,"
         " last_updated timestamp, PRIMARY KEY ((projection_name, partition), projection_key))"
     )
-    reader = OtherReader.model_validate({"name": "search", "offset_store": {"keyspace": store, "projection_name": "Search"}})
+    reader = OtherReader.model_validate(
+        {"name": "search", "offset_store": {"keyspace": store, "projection_name": "Search"}}
+    )
     done = view.dry(other_readers=[reader])
     assert reasons(done) == {("t", "reader_behind"): 6, ("u", "reader_behind"): 6}
     assert "it has no offset yet" in done["refused"][0]["text"]
-    insert = f"INSERT INTO {store}.offset_store (projection_name, partition, projection_key, offset, manifest) VALUES (%s, %s, %s, %s, %s)"
+    insert = (
+        f"INSERT INTO {store}.offset_store (projection_name, partition, projection_key, offset, "
+        "manifest) VALUES (%s, %s, %s, %s, %s)"
+    )
     stack.session.execute(insert, ("Search", 1, "t", str(offset(BEGIN + 5 * HOUR)), "TBU"))
     stack.session.execute(insert, ("Search", 2, "u", "17", "SEQ"))
     done = view.dry(other_readers=[reader])
@@ -180,7 +201,9 @@ def test_what_runs_may_read_again_stays(view):
     with Ledger(view.settings.cassandra) as ledger:
         mark = ledger.delivered.watermarks(view.name)["t"]
         # The long look-back reaches one hour before the watermark.
-        ledger.delivered.write_watermark(view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR)))
+        ledger.delivered.write_watermark(
+            view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR))
+        )
         try:
             assert reasons(view.dry()) == {("t", "still_read"): 2}
         finally:
@@ -189,11 +212,20 @@ def test_what_runs_may_read_again_stays(view):
 
 def test_the_partitions_of_an_open_hold_stay(view):
     audited(view.settings, view.name)
-    hold = HoldRow("u", "c", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), "")
+    hold = HoldRow(
+        "u", "c", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), ""
+    )
     with Ledger(view.settings.cassandra) as ledger:
-        before = ledger.cassandra.execute("SELECT * FROM tagmill_test.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-                                          view.name, "u", "c")[0]  # fmt: skip
-        move = 'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?'
+        before = ledger.cassandra.execute(
+            "SELECT * FROM tagmill_test.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            view.name,
+            "u",
+            "c",
+        )[0]
+        move = (
+            'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND '
+            "tag = ? AND persistence_id = ?"
+        )
         ledger.cassandra.execute(move, 90, offset(BEGIN + 2 * HOUR), view.name, "u", "c")
         ledger.delivered.write_holds(view.name, 90, [hold])
         try:
@@ -201,8 +233,12 @@ def test_the_partitions_of_an_open_hold_stay(view):
         finally:
             ledger.delivered.end_holds(view.name, 91, [("u", "c")])
             ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "c")
-    # The hold keeps the buckets from the one before the last delivered event to the one behind the first held row.
-    assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'c'" in done["refused"][0]["text"]
+    # The hold keeps the buckets from the one before the last delivered event to the one behind the first held
+    # row.
+    assert (
+        reasons(done) == {("u", "held"): 4}
+        and f"pipeline {view.name} holds 'c'" in done["refused"][0]["text"]
+    )
 
 
 def test_a_partition_that_changed_since_the_audit_stays(view):
@@ -220,7 +256,9 @@ def test_a_partition_that_changed_since_the_audit_stays(view):
 
 
 def test_cleanup_rows_lost_in_clickhouse_stay(whole, stack):
-    """Keep a partition whose rows ClickHouse lost after the audit, even if a killed cleanup had decided to delete it."""
+    """Keep a partition whose rows ClickHouse lost after the audit, even if a killed cleanup had decided to
+    delete it.
+    """
     view = whole
     audited(view.settings, view.name)
     client = stack.client(settings={"mutations_sync": 2})
@@ -230,9 +268,14 @@ def test_cleanup_rows_lost_in_clickhouse_stay(whole, stack):
     client.command(f"ALTER TABLE {view.name} DELETE WHERE {where}")
     try:
         done = view.dry()
-        assert reasons(done) == {("t", "not_in_clickhouse"): 1} and "has 2 of its 4 rows" in done["refused"][0]["text"]
+        assert (
+            reasons(done) == {("t", "not_in_clickhouse"): 1}
+            and "has 2 of its 4 rows" in done["refused"][0]["text"]
+        )
         decide(view, "t", 2, 4)
-        assert cleaned(view.settings)["buckets"] == 11 and partitions(view.settings, view.name) == {("t", bucket(2)): 4}
+        assert cleaned(view.settings)["buckets"] == 11 and partitions(view.settings, view.name) == {
+            ("t", bucket(2)): 4
+        }
         assert records(view.settings, view.name)["t", bucket(2)] == ("CLEANING", 4)
     finally:
         client.command(f"INSERT INTO {view.name} SELECT * FROM keep_{view.name}")
@@ -243,7 +286,9 @@ def test_cleanup_rows_lost_in_clickhouse_stay(whole, stack):
 
 
 def test_cleanup_decided_partition_waits_for_unfinished_run(whole):
-    """Delete nothing while a run is unfinished, not even a partition that a killed cleanup had decided to delete."""
+    """Delete nothing while a run is unfinished, not even a partition that a killed cleanup had decided to
+    delete.
+    """
     decide(whole, "u", 0, 2)
     with Ledger(whole.settings.cassandra) as ledger:
         run = ledger.free_number(whole.name)
@@ -258,7 +303,9 @@ def test_cleanup_decided_partition_waits_for_unfinished_run(whole):
 
 
 def test_cleanup_every_pipeline_must_prove_partition(view):
-    """Require a proof from every pipeline on the tag, except from one that begins later or reads another journal."""
+    """Require a proof from every pipeline on the tag, except from one that begins later or reads another
+    journal.
+    """
     audited(view.settings, view.name)
     both = view.mirrored()
 
@@ -271,7 +318,8 @@ def test_cleanup_every_pipeline_must_prove_partition(view):
         ledger.delivered.write_watermark("mirror", mark)
     done = dry(both)
     assert (
-        reasons(done) == {("t", "not_audited"): 6} and "no audit of pipeline mirror has proven it" in done["refused"][0]["text"]
+        reasons(done) == {("t", "not_audited"): 6}
+        and "no audit of pipeline mirror has proven it" in done["refused"][0]["text"]
     )
     # A pipeline that begins later has nothing to prove before its start.
     late = view.mirrored(start_from={"t": BEGIN + 4 * HOUR})
@@ -281,14 +329,19 @@ def test_cleanup_every_pipeline_must_prove_partition(view):
 
 
 def test_cleanup_disabled_deletes_nothing(view):
-    """Delete nothing while cleanup.enabled is false or older_than_days is not set; a dry run still lists partitions."""
+    """Delete nothing while cleanup.enabled is false or older_than_days is not set; a dry run still lists
+    partitions.
+    """
     audited(view.settings, view.name)
     off = with_keys(view.settings, view.name, enabled=False)
     with pytest.raises(GuardRefused, match="cleanup.enabled is false: nothing was deleted"):
         cleaned(off)
     assert cleaned(off, delete=False)["buckets"] == 12
     unset = cleaned(with_keys(view.settings, view.name, older_than_days=None))
-    assert unset["buckets"] == 0 and "cleanup.older_than_days is not set: rows of the view stay" in unset["warnings"]
+    assert (
+        unset["buckets"] == 0
+        and "cleanup.older_than_days is not set: rows of the view stay" in unset["warnings"]
+    )
     assert partitions(view.settings, view.name) == view.all
 
 
@@ -312,17 +365,24 @@ def test_cleanup_warns_of_undelivered_rows_with_ttl(view):
     soon = event("new", 1, datetime.now(UTC), "u")
     columns = [name for name in soon if soon[name] is not None]
     view.journal.session.execute(
-        f"INSERT INTO {view.journal.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join('%s' for _ in columns)}) USING TTL 600",
+        f"INSERT INTO {view.journal.keyspace}.tag_views ({', '.join(columns)}) VALUES "
+        f"({', '.join('%s' for _ in columns)}) USING TTL 600",
         [soon[name] for name in columns],
     )
     (warning,) = view.dry()["warnings"]
-    assert warning.startswith("tag 'u': undelivered rows expire in ") and "events-by-tag.time-to-live" in warning
+    assert (
+        warning.startswith("tag 'u': undelivered rows expire in ") and "events-by-tag.time-to-live" in warning
+    )
     view.journal.remove(soon)
 
 
 def test_the_documented_compaction_is_one_that_cassandra_takes(view, stack):
     page = (Path(__file__).resolve().parents[2] / "docs" / "cleanup.md").read_text()
-    alter, look = (line.strip().replace("KEYSPACE", view.journal.keyspace) for line in page.splitlines() if "KEYSPACE" in line)
+    alter, look = (
+        line.strip().replace("KEYSPACE", view.journal.keyspace)
+        for line in page.splitlines()
+        if "KEYSPACE" in line
+    )
     stack.session.execute(alter.rstrip(";"))
     (row,) = stack.session.execute(look.rstrip(";"))
     assert row.compaction["class"].endswith("TimeWindowCompactionStrategy")
@@ -332,7 +392,9 @@ def test_the_documented_compaction_is_one_that_cassandra_takes(view, stack):
 
 
 def test_cleanup_deletes_exactly_proven_partitions(own):
-    """Delete exactly the proven partitions; later deliveries, audits, cleanups and checks miss nothing and repeat nothing."""
+    """Delete exactly the proven partitions; later deliveries, audits, cleanups and checks miss nothing and
+    repeat nothing.
+    """
     audited(own.settings, own.name)
     disturbed = event("late", 1, BEGIN + HOUR + timedelta(minutes=5), "t")
     own.journal.both([disturbed])  # arrives after the audit, into its second hour
@@ -346,7 +408,9 @@ def test_cleanup_deletes_exactly_proven_partitions(own):
     before = clickhouse_rows(own.settings, own.name)
     assert deliver(own.settings, own.name, own.spark) == []
     assert verdicts(own.settings, own.name) == {"t": "1 in the view not delivered", "u": "exactly once"}
-    (run,) = deliver(own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOURS * HOUR).isoformat()))
+    (run,) = deliver(
+        own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOURS * HOUR).isoformat())
+    )
     assert run["rows"] == 1 and len(clickhouse_rows(own.settings, own.name)) == len(before) + 1 == 37
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
@@ -373,9 +437,14 @@ def test_cleanup_deletes_exactly_proven_partitions(own):
 
     # Cleaned rows don't hide new ones from the check.
     now = datetime.now(UTC)
-    own.journal.both([event("new", number, now + number * timedelta(milliseconds=1), "t") for number in (1, 2, 3)])
+    own.journal.both(
+        [event("new", number, now + number * timedelta(milliseconds=1), "t") for number in (1, 2, 3)]
+    )
     code, table, _ = tagmill(own.file, "check", "--json")
-    assert code == 3 and {line["tag"]: line["verdict"] for line in json.loads(table)}["t"] == "3 in the view not delivered"
+    assert (
+        code == 3
+        and {line["tag"]: line["verdict"] for line in json.loads(table)}["t"] == "3 in the view not delivered"
+    )
     assert sum(run["rows"] for run in deliver(own.settings, own.name, own.spark)) == 3
     assert tagmill(own.file, "check")[0] == 0
 
@@ -391,7 +460,9 @@ def test_cleanup_killed_and_repeated_deletes_the_same(whole):
 
     assert killed("cleanup.before_decision") == ({}, whole.all)
     assert killed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, whole.all)
-    whole.journal.view([event("late", 1, BEGIN + timedelta(minutes=7), "t")])  # after the decision, before the deletion
+    whole.journal.view(
+        [event("late", 1, BEGIN + timedelta(minutes=7), "t")]
+    )  # after the decision, before the deletion
     assert cleaned(whole.settings, delete=False)["buckets"] == 12
     assert killed("cleanup.after_delete") == ({first: ("CLEANING", 4)}, {**whole.all, first: 1})
     ended = Command(whole.file, *arguments).end()
@@ -406,13 +477,17 @@ def test_cleanup_limit_takes_oldest_and_reports_more(whole):
     done = cleaned(with_keys(whole.settings, whole.name, max_buckets_per_run=5))
     assert done["more"] and done["buckets"] == 5
     left = partitions(whole.settings, whole.name)
-    assert left == {key: rows for key, rows in whole.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))}
+    assert left == {
+        key: rows for key, rows in whole.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))
+    }
     done = cleaned(whole.settings)
     assert not done["more"] and done["buckets"] == 7 and partitions(whole.settings, whole.name) == {}
 
 
 def test_cleanup_after_audit_next_audit_agrees(own):
-    """Delete what an audit has proven and keep what it has not; the next audits agree without the deleted rows."""
+    """Delete what an audit has proven and keep what it has not; the next audits agree without the deleted
+    rows.
+    """
     missing = spread("b", "t")[2]  # in the second hour
     own.journal.remove(missing)
     first = auditing.audited(own.settings, own.spark)
@@ -461,7 +536,9 @@ class Runs(View):
     def folders(self):
         """Return the numbers of the runs that have files, and of those that have pages."""
         root = Path(self.settings.storage.root) / self.name
-        return tuple(sorted(int(folder.name[4:]) for folder in place.glob("run-*")) for place in (root, root / "docs"))
+        return tuple(
+            sorted(int(folder.name[4:]) for folder in place.glob("run-*")) for place in (root, root / "docs")
+        )
 
     def runs(self):
         """Return the numbers of the runs that the ledger has."""
@@ -476,7 +553,9 @@ def three_runs(module_journal, module_settings, spark):
 
 
 def test_retention_keeps_newest_run_and_new_batches(three_runs):
-    """Remove runs past retention, also after a kill midway, but keep the newest and those with a batch in state NEW."""
+    """Remove runs past retention, also after a kill midway, but keep the newest and those with a batch in
+    state NEW.
+    """
     pipeline = three_runs
     settled = with_keys(pipeline.settings, pipeline.name, older_than_days=None)
     pipeline.batch_state(2, "NEW")
@@ -516,9 +595,13 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
         for number, days in moments.items():
             at = datetime.now(UTC) - timedelta(days=days)
             ledger.cassandra.execute(
-                "INSERT INTO tagmill_test.audits (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, 0) IF NOT EXISTS",
-                view.name, number, "RUNNING" if number == 4 else "DONE", at,
-            )  # fmt: skip
+                "INSERT INTO tagmill_test.audits (pipeline, audit, state, started_at, until) VALUES (?, "
+                "?, ?, ?, 0) IF NOT EXISTS",
+                view.name,
+                number,
+                "RUNNING" if number == 4 else "DONE",
+                at,
+            )
             for page in (root / "audit" / f"{number:08d}", root / "docs" / f"audit-{number:08d}"):
                 page.mkdir(parents=True)
         settled = with_keys(view.settings, view.name, older_than_days=None)
@@ -526,7 +609,10 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
         assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
         assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
     assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
-    assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == ["audit-00000003", "audit-00000004"]
+    assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == [
+        "audit-00000003",
+        "audit-00000004",
+    ]
 
 
 def test_retention_expired_batch_is_checked_not_resent(three_runs, stack):
@@ -537,10 +623,16 @@ def test_retention_expired_batch_is_checked_not_resent(three_runs, stack):
     (found,) = stack.rows(f"SELECT DISTINCT toString(batch_id) FROM {pipeline.name} WHERE tag = 'u'")
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
     client = stack.client(settings={"mutations_sync": 2})
-    client.command(f"ALTER TABLE {pipeline.name} UPDATE ser_manifest = 'Forged' WHERE tag = 'u' AND sequence_nr = 4")
+    client.command(
+        f"ALTER TABLE {pipeline.name} UPDATE ser_manifest = 'Forged' WHERE tag = 'u' AND sequence_nr = 4"
+    )
     client.close()
     wrong = verdicts(pipeline.settings, pipeline.name)["u"]
     assert f"batch {found[0]} of run 1 (past retention) has other values in ClickHouse" in wrong
     arguments = ("batches", "resend", found[0], "--run", "1", "--why", "a test", "--yes")
     code, _, said = tagmill(pipeline.file, *arguments, "--pipeline", pipeline.name)
-    assert code == 2 and "is past retention_days (30): its sealed file was cleaned up" in said and "Nothing was changed" in said
+    assert (
+        code == 2
+        and "is past retention_days (30): its sealed file was cleaned up" in said
+        and "Nothing was changed" in said
+    )

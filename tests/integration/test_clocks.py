@@ -1,4 +1,6 @@
-"""Wrong clocks are refused before anything is written, and what one has left behind is brought back by the next run."""
+"""Wrong clocks are refused before anything is written, and what one has left behind is brought back by the
+next run.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +17,17 @@ from tagmill.ledger import schema
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.clean import clean
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, manifests, only, tagmill, verdicts
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    finish,
+    manifests,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import SECOND, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=3)
@@ -24,7 +36,11 @@ DAYS = timedelta(days=2)
 
 def configured(settings, keyspace: str) -> Settings:
     made: Settings = settings(
-        keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup={"enabled": True}
+        keyspace,
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket=BEGIN.isoformat(),
+        cleanup={"enabled": True},
     )
     schema.apply(made)
     return made
@@ -64,7 +80,9 @@ def test_wrong_clock_is_refused_before_any_write(journal, settings, monkeypatch)
     with Ledger(made.cassandra) as ledger:
         assert ledger.last_run(name) == 0
         assert not ledger.delivered.watermarks(name)
-        assert not ledger.cassandra.execute(f"SELECT owner FROM {ledger.keyspace}.leases WHERE pipeline = ?", name)
+        assert not ledger.cassandra.execute(
+            f"SELECT owner FROM {ledger.keyspace}.leases WHERE pipeline = ?", name
+        )
 
 
 def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spark, monkeypatch):
@@ -80,12 +98,19 @@ def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spa
 
 
 def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
-    """Deliver rows that arrived meanwhile, also those older than what the last run under the wrong clock delivered."""
+    """Deliver rows that arrived meanwhile, also those older than what the last run under the wrong clock
+    delivered.
+    """
     written = journal()
     made = configured(settings, written.keyspace)
     name = only(made)
     deliver_two_days_ahead(monkeypatch, made, written, spark)
-    written.view([*events("a", range(9, 12), datetime.now(UTC) - 30 * SECOND), *events("b", range(1, 4), BEGIN + 3 * SECOND)])
+    written.view(
+        [
+            *events("a", range(9, 12), datetime.now(UTC) - 30 * SECOND),
+            *events("b", range(1, 4), BEGIN + 3 * SECOND),
+        ]
+    )
     (line,) = tag_table(made, name, count_view=False)
     assert "its watermark is 172" in line["verdict"]
     assert "the next run brings it back" in line["verdict"].lower()
@@ -101,7 +126,9 @@ def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
 
 
 def test_watermark_ahead_without_manifests_begins_again(journal, settings):
-    """Begin again at first_time_bucket if retention has removed the manifests; a start_from in the future is not a wrong clock."""
+    """Begin again at first_time_bucket if retention has removed the manifests; a start_from in the future is
+    not a wrong clock.
+    """
     soon = datetime.now(UTC) + DAYS
     made = settings(
         journal().keyspace,

@@ -19,9 +19,13 @@ from tests.support.delivery import known_to_spark, only
 
 @pytest.fixture
 def configured(keyspace, settings, monkeypatch):
-    """Return a pipeline whose reads of the application's tables fail, because one node can't answer at THREE."""
+    """Return a pipeline whose reads of the application's tables fail, because one node can't answer at
+    THREE.
+    """
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0)
-    made = settings(keyspace("gap-middle"), case="gap-middle", sections={"cassandra": {"read_consistency": "THREE"}})
+    made = settings(
+        keyspace("gap-middle"), case="gap-middle", sections={"cassandra": {"read_consistency": "THREE"}}
+    )
     schema.apply(made)
     return made
 
@@ -30,12 +34,20 @@ def test_ledger_read_at_local_quorum_journal_as_configured(configured):
     """Read the ledger at LOCAL_QUORUM and the application's tables at read_consistency."""
     name, journal = only(configured), configured.pipeline(only(configured)).journal
     with Ledger(configured.cassandra) as ledger:
-        assert ledger.delivered.watermarks(name) == {} and list(ledger.delivered.progress(name, [("t", "p")])) == [None]
+        assert ledger.delivered.watermarks(name) == {} and list(
+            ledger.delivered.progress(name, [("t", "p")])
+        ) == [None]
         assert list(ledger.delivered.holds(name, ["t"])) == []
-        assert Lease(ledger.cassandra, configured.cassandra.ledger_keyspace, name, "owner", 30).holder() is None
+        assert (
+            Lease(ledger.cassandra, configured.cassandra.ledger_keyspace, name, "owner", 30).holder() is None
+        )
         views = Views(ledger.cassandra, journal)
         store = JournalStore(ledger.cassandra, journal, "none", "none")
-        for read in (lambda: views.deleted_to("p"), lambda: list(views.partitions()), lambda: store.deleted_to("p")):
+        for read in (
+            lambda: views.deleted_to("p"),
+            lambda: list(views.partitions()),
+            lambda: store.deleted_to("p"),
+        ):
             with pytest.raises(StoreUnavailable, match="did not answer"):
                 read()
 
@@ -50,10 +62,14 @@ def test_spark_reads_the_same_way(configured, spark):
     try:
         for key, value in conf.items():
             spark.conf.set(key, value)
-        progress = table(spark, configured.cassandra.ledger_keyspace, "progress").where(f"pipeline = '{name}'")
+        progress = table(spark, configured.cassandra.ledger_keyspace, "progress").where(
+            f"pipeline = '{name}'"
+        )
         assert progress.count() == 0
         with pytest.raises(Exception, match=r"(?s)consistency THREE|requires 3"):
-            table(spark, chosen.keyspace, chosen.view_table, **{"spark.cassandra.query.retry.count": "0"}).collect()
+            table(
+                spark, chosen.keyspace, chosen.view_table, **{"spark.cassandra.query.retry.count": "0"}
+            ).collect()
     finally:
         for key, value in before.items():
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)

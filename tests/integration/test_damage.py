@@ -1,4 +1,5 @@
-"""Journals that the real plugin wrote, sound and damaged: what reaches ClickHouse, what is held and what is recorded.
+"""Journals that the real plugin wrote, sound and damaged: what reaches ClickHouse, what is held and what is
+recorded.
 
 All columns of all rows are compared with the recorded tables; tests/fixtures/README.md says what was damaged.
 """
@@ -44,13 +45,19 @@ class Delivered:
         return [row for row in clickhouse_rows(self.settings, self.name) if tag in (None, row.tag)]
 
     def view(self, tag=None, number=None):
-        """Return the recorded rows of tag_views as ClickHouse must have them; with `number`, only PID's rows of that number."""
+        """Return the recorded rows of tag_views as ClickHouse must have them; with `number`, only PID's rows
+        of that number.
+        """
         rows = [as_row(record) for record in self.case.table("tag_views").to_pylist()]
         wanted = (row for row in rows if tag in (None, row.tag))
-        return sorted(r for r in wanted if number is None or (r.persistence_id, r.tag_pid_sequence_nr) == (PID, number))
+        return sorted(
+            r for r in wanted if number is None or (r.persistence_id, r.tag_pid_sequence_nr) == (PID, number)
+        )
 
     def from_journal(self, number):
-        """Return PID's event with this number of tag-0 as ClickHouse must have it, built from the recorded messages."""
+        """Return PID's event with this number of tag-0 as ClickHouse must have it, built from the recorded
+        messages.
+        """
         tagged = [
             record
             for record in self.case.table("messages").to_pylist()
@@ -87,7 +94,10 @@ def test_delivery_sound_view_arrives_in_plugin_order(delivered, case):
     assert found.rows() == found.view()
     assert len(found.runs) == 1 and found.runs[0]["findings"] == {}
     assert holds(found.settings, found.name) == {}
-    pushed = [(tag, persistence_id, offset) for tag, persistence_id, _, _, offset in in_order(found.settings, found.name)]
+    pushed = [
+        (tag, persistence_id, offset)
+        for tag, persistence_id, _, _, offset in in_order(found.settings, found.name)
+    ]
     for tag in found.case.tags:
         assert [row for row in pushed if row[0] == tag] == plugin_order(found.case, tag), tag
     assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
@@ -107,7 +117,9 @@ def test_delivery_lost_row_comes_from_journal(delivered, case, number):
     lost = found.from_journal(number)
     assert lost not in found.view()
     assert found.rows() == sorted([*found.view(), lost])
-    assert [as_row(record) for record in found.journal.rows(PID) if record["tag_pid_sequence_nr"] == number][0] == lost
+    assert [as_row(record) for record in found.journal.rows(PID) if record["tag_pid_sequence_nr"] == number][
+        0
+    ] == lost
     assert sorted(map(as_row, found.journal.rows())) == sorted([*found.view(), lost])
     assert found.runs[0]["findings"]["healed_from_journal"] == 1
     assert holds(found.settings, found.name) == {}
@@ -125,7 +137,9 @@ def test_delivery_lost_id_is_left_to_audit(delivered):
 
 
 def test_delivery_row_in_previous_bucket_keeps_order(delivered):
-    """Deliver a row from the previous bucket in its place, and report it if its time does not belong to that bucket."""
+    """Deliver a row from the previous bucket in its place, and report it if its time does not belong to that
+    bucket.
+    """
     found = delivered("late-previous-bucket")
     assert found.rows() == found.view() and len(found.rows()) == 320
     assert_in_order(found.settings, found.name)
@@ -140,10 +154,14 @@ def test_delivery_row_in_previous_bucket_keeps_order(delivered):
 
 @pytest.mark.long
 def test_delivery_duplicate_dropped_renumbered_event_held(delivered):
-    """Deliver a number that occurs twice once, and hold an event with a second number until that row is removed."""
+    """Deliver a number that occurs twice once, and hold an event with a second number until that row is
+    removed.
+    """
     found = delivered("duplicate-nr")
     first, _ = found.view("tag-0", 5)
-    assert found.rows("tag-0") == sorted([row for row in found.view("tag-0") if row not in found.view("tag-0", 5)] + [first])
+    assert found.rows("tag-0") == sorted(
+        [row for row in found.view("tag-0") if row not in found.view("tag-0", 5)] + [first]
+    )
     assert found.rows("tag-1") == [row for row in found.view("tag-1") if row not in found.view("tag-1", 17)]
     assert found.runs[0]["findings"]["duplicate_same_event"] == 1
     ((key, hold),) = holds(found.settings, found.name).items()
@@ -162,7 +180,11 @@ def test_delivery_clock_skew_keeps_number_order(delivered):
     """Deliver numbers that contradict the order of time in number order, and record the clock skew."""
     found = delivered("swapped-order")
     assert found.rows() == found.view()
-    of_pid = [number for tag, pid, number, _, _ in in_order(found.settings, found.name) if (tag, pid) == ("tag-0", PID)]
+    of_pid = [
+        number
+        for tag, pid, number, _, _ in in_order(found.settings, found.name)
+        if (tag, pid) == ("tag-0", PID)
+    ]
     assert of_pid == list(range(1, 17))
     assert_in_order(found.settings, found.name)
     assert found.runs[0]["findings"]["clock_skew"] == 1
@@ -174,15 +196,23 @@ def test_delivery_null_event_holds_following_rows(delivered):
     """Hold a row without its event and the rows behind it until the event is written."""
     found = delivered("null-event")
     held = [
-        row for row in found.case.table("tag_views").to_pylist() if (row["tag_name"], row["persistence_id"]) == ("tag-0", PID)
+        row
+        for row in found.case.table("tag_views").to_pylist()
+        if (row["tag_name"], row["persistence_id"]) == ("tag-0", PID)
     ]
     held = [row for row in held if row["tag_pid_sequence_nr"] >= 5]
-    through = sorted(as_row(record) for record in found.case.table("tag_views").to_pylist() if record not in held)
+    through = sorted(
+        as_row(record) for record in found.case.table("tag_views").to_pylist() if record not in held
+    )
     assert found.rows() == through and len(through) == 320 - 12
     ((key, hold),) = holds(found.settings, found.name).items()
     assert (key, hold.reason, hold.held_rows, hold.since_run) == (("tag-0", PID), "null_event", 12, 1)
     assert (hold.hole.first, hold.hole.last) == (5, 5)
-    offending = [row for row in quality(found.settings, found.name, 1)["reports"]["offending"] if row["reason"] == "null_event"]
+    offending = [
+        row
+        for row in quality(found.settings, found.name, 1)["reports"]["offending"]
+        if row["reason"] == "null_event"
+    ]
     assert {row["tag_pid_sequence_nr"] for row in offending} == set(range(5, 17))
     assert found.deliver() == [] and found.rows() == through
 

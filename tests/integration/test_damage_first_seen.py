@@ -1,4 +1,6 @@
-"""First numbers above 1 under each choice of first_seen, deleted gaps that are still young, and held rows that leave the view."""
+"""First numbers above 1 under each choice of first_seen, deleted gaps that are still young, and held rows
+that leave the view.
+"""
 
 from datetime import timedelta
 
@@ -39,13 +41,19 @@ WHOLE, GOES_ON, LOST, NOTHING = (
 
 @pytest.fixture
 def first_seen(journal, settings, spark):
-    """Return first_seen(choice, more, **keys), which writes ROWS and `more`, delivers, and returns the journal and the settings."""
+    """Return first_seen(choice, more, **keys), which writes ROWS and `more`, delivers, and returns the
+    journal and the settings.
+    """
 
     def run(choice, more=(), **keys):
         written = journal()
         written.view([*ROWS, *more])
         wanted = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
-        wanted |= {"long_look_back_seconds": 4 * 3600, "look_back_seconds": 4 * 3600, "quality": {"max_held_share_percent": 100}}
+        wanted |= {
+            "long_look_back_seconds": 4 * 3600,
+            "look_back_seconds": 4 * 3600,
+            "quality": {"max_held_share_percent": 100},
+        }
         configured = settings(written.keyspace, first_seen=choice, **{**wanted, **keys})
         delivered_first(configured, spark)
         return written, configured
@@ -70,7 +78,9 @@ def held(configured):
 
 
 def test_first_seen_scan_holds_only_lost_numbers(first_seen):
-    """Deliver ids that continue from before the range or have nothing before it; hold the id that lost numbers in between."""
+    """Deliver ids that continue from before the range or have nothing before it; hold the id that lost
+    numbers in between.
+    """
     _, configured = first_seen("scan")
     assert delivered(configured) == {WHOLE, GOES_ON, NOTHING}
     assert held(configured) == {"lost-between": ("first_seen", 1, 3, 3)}
@@ -90,18 +100,26 @@ def test_first_seen_assume_first_takes_all(first_seen, spark):
 def test_first_seen_assume_first_single_bucket_takes_all(first_seen, spark):
     """Deliver every id under assume_first, also if a run ends with the bucket that it begins in."""
     later = events("later", range(1, 3), BEGIN + timedelta(hours=1))
-    _, configured = first_seen("assume_first", later, max_slices_per_run=1, quality={"max_held_share_percent": 0})
+    _, configured = first_seen(
+        "assume_first", later, max_slices_per_run=1, quality={"max_held_share_percent": 0}
+    )
     deliver(configured, only(configured), spark)
-    assert delivered(configured) == {WHOLE, GOES_ON, LOST, NOTHING, ("later", 1, 2)} and held(configured) == {}
+    assert (
+        delivered(configured) == {WHOLE, GOES_ON, LOST, NOTHING, ("later", 1, 2)} and held(configured) == {}
+    )
 
 
 @pytest.mark.long
 def test_first_seen_require_one_holds_until_closed(first_seen, spark):
-    """Hold ids under require_one until a person gives the lower numbers up, also while the view has lost the held rows."""
+    """Hold ids under require_one until a person gives the lower numbers up, also while the view has lost the
+    held rows.
+    """
     written, configured = first_seen("require_one")
     name = only(configured)
     assert delivered(configured) == {WHOLE}
-    assert held(configured) == {pid: ("first_seen", 1, 3, 3) for pid in ("goes-on", "lost-between", "nothing-before")}
+    assert held(configured) == {
+        pid: ("first_seen", 1, 3, 3) for pid in ("goes-on", "lost-between", "nothing-before")
+    }
     by_hand = Interventions(configured, name, OWNER, "tester", "they were before our time")
     assert "numbers 1 to 3 are given up" in by_hand.close_hold("t", "nothing-before")
     deliver(configured, name, spark)
@@ -125,11 +143,24 @@ def test_first_seen_require_one_holds_until_closed(first_seen, spark):
 def test_gap_before_start_is_not_filled(journal, settings, spark):
     """Hold an id whose missing numbers the journal has only from before start_from."""
     written = journal()
-    written.both([*events("a", range(1, 4), BEFORE), *events("a", range(4, 6), BEGIN), *events("b", range(1, 20), BEGIN)])
-    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEFORE.isoformat(), "start_from": {"t": BEGIN.isoformat()}}
+    written.both(
+        [
+            *events("a", range(1, 4), BEFORE),
+            *events("a", range(4, 6), BEGIN),
+            *events("b", range(1, 20), BEGIN),
+        ]
+    )
+    keys = {
+        "tags": ["t"],
+        "bucket_size": "Hour",
+        "first_time_bucket": BEFORE.isoformat(),
+        "start_from": {"t": BEGIN.isoformat()},
+    }
     configured = settings(written.keyspace, **keys)
     delivered_first(configured, spark)
-    assert delivered(configured) == {("b", *range(1, 20))} and held(configured) == {"a": ("first_seen", 1, 3, 2)}
+    assert delivered(configured) == {("b", *range(1, 20))} and held(configured) == {
+        "a": ("first_seen", 1, 3, 2)
+    }
     assert deliver(configured, only(configured), spark) == []
 
 
@@ -139,7 +170,12 @@ def test_gap_deleted_is_held_until_timeout(journal, settings, spark):
     written = journal()
     written.view([*events("sound", range(1, 20), BEGIN), *events("deleted", (1, 2, 4), BEGIN)])
     written.deleted_to("deleted", 3)
-    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "name": "p_gap_timeout"}
+    keys = {
+        "tags": ["t"],
+        "bucket_size": "Hour",
+        "first_time_bucket": BEGIN.isoformat(),
+        "name": "p_gap_timeout",
+    }
     patient = settings(written.keyspace, gap_timeout_seconds=3600, **keys)
     delivered_first(patient, spark)
     assert held(patient) == {"deleted": ("hole", 3, 3, 1)}
@@ -159,7 +195,10 @@ def test_gap_behind_emptied_partitions_is_filled(journal, settings, spark):
     keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
     configured = settings(written.keyspace, **keys)
     delivered_first(configured, spark)
-    assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
+    assert (
+        clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records))
+        and held(configured) == {}
+    )
 
 
 def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
@@ -169,7 +208,12 @@ def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
     records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]
     written.messages(records)
     written.view([row for row in records if row["tag_pid_sequence_nr"] != 18])
-    configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    configured = settings(
+        written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat()
+    )
     runs = delivered_first(configured, spark)
     assert [run["findings"].get("healed_from_journal") for run in runs] == [1, 1]
-    assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
+    assert (
+        clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records))
+        and held(configured) == {}
+    )

@@ -1,4 +1,5 @@
-"""One journal with one persistence id per kind of damage, over four days: what is held, what is delivered, what arrives late.
+"""One journal with one persistence id per kind of damage, over four days: what is held, what is delivered,
+what arrives late.
 
 Everything is delivered after each change; the tests look at ClickHouse, the holds and the view of each day.
 """
@@ -62,22 +63,36 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
     second = {**six["two-events"][2], "writer_uuid": OTHER_WRITER, "timestamp": offset(BEGIN + 3 * SECOND, 2)}
     view["two-events"] = [*six["two-events"], second]
     for pid in ("no-event", "mended"):
-        view[pid] = [{**row, "event": None, "ser_id": None} if row["tag_pid_sequence_nr"] == 3 else row for row in six[pid]]
+        view[pid] = [
+            {**row, "event": None, "ser_id": None} if row["tag_pid_sequence_nr"] == 3 else row
+            for row in six[pid]
+        ]
     view["future"] = [
-        {**row, "timestamp": offset_at(IN_2300)} if row["tag_pid_sequence_nr"] == 3 else row for row in six["future"]
+        {**row, "timestamp": offset_at(IN_2300)} if row["tag_pid_sequence_nr"] == 3 else row
+        for row in six["future"]
     ]
-    view["past"] = [{**row, "timestamp": offset_at(IN_1600)} if row["tag_pid_sequence_nr"] == 3 else row for row in six["past"]]
-    view["healed"] = [row for row in events("healed", range(1, 7), BEGIN, **META) if row["tag_pid_sequence_nr"] != 3]
+    view["past"] = [
+        {**row, "timestamp": offset_at(IN_1600)} if row["tag_pid_sequence_nr"] == 3 else row
+        for row in six["past"]
+    ]
+    view["healed"] = [
+        row for row in events("healed", range(1, 7), BEGIN, **META) if row["tag_pid_sequence_nr"] != 3
+    ]
     # One number is missing, and the journal has two events that could have it.
     view["ambiguous"] = [
-        row | {"sequence_nr": n + (n > 2)} for n, row in enumerate(events("ambiguous", range(1, 6), BEGIN), 1) if n != 3
+        row | {"sequence_nr": n + (n > 2)}
+        for n, row in enumerate(events("ambiguous", range(1, 6), BEGIN), 1)
+        if n != 3
     ]
-    view["wide"] = [row for row in events("wide", range(1, 8), BEGIN) if row["tag_pid_sequence_nr"] not in (2, 3, 4, 5)]
+    view["wide"] = [
+        row for row in events("wide", range(1, 8), BEGIN) if row["tag_pid_sequence_nr"] not in (2, 3, 4, 5)
+    ]
     view["twice"] = [*events("twice", range(1, 5), BEGIN), event("twice", 2, BEGIN + 30 * SECOND)]
     view["skewed"] = [event("skewed", n, BEGIN + at * SECOND) for n, at in ((1, 1), (2, 4), (3, 3), (4, 5))]
     # The view is built again before the second delivery; then the event of sequence_nr 1 counts, too.
     view["renumbered"] = [
-        {**row, "tag_pid_sequence_nr": row["sequence_nr"] - 1} for row in events("renumbered", range(2, 6), BEGIN)
+        {**row, "tag_pid_sequence_nr": row["sequence_nr"] - 1}
+        for row in events("renumbered", range(2, 6), BEGIN)
     ]
     return view
 
@@ -89,7 +104,9 @@ def write(journal, view):
         journal.view(rows)
     journal.messages(events("healed", range(1, 7), BEGIN, **META))
     journal.messages(events("wide", range(1, 8), BEGIN))
-    journal.messages(row | {"sequence_nr": n} for n, row in enumerate(events("ambiguous", range(1, 7), BEGIN), 1))
+    journal.messages(
+        row | {"sequence_nr": n} for n, row in enumerate(events("ambiguous", range(1, 7), BEGIN), 1)
+    )
     journal.deleted_to("deleted", 3)
     journal.deleted_to("deleted-then-more", 3)
 
@@ -105,7 +122,9 @@ class Day:
 
     def of(self, persistence_id: str) -> list[tuple[int, int]]:
         """Return (number, late) of the persistence id's rows in ClickHouse."""
-        return sorted((row.tag_pid_sequence_nr, row.late) for row in self.rows if row.persistence_id == persistence_id)
+        return sorted(
+            (row.tag_pid_sequence_nr, row.late) for row in self.rows if row.persistence_id == persistence_id
+        )
 
     @property
     def findings(self) -> dict[str, int]:
@@ -123,10 +142,16 @@ class Story:
     def __init__(self, journal, settings, spark):
         self.journal, self.spark = journal, spark
         self.settings = settings(
-            journal.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=(BEGIN - timedelta(hours=2)).isoformat(),
-            gap_timeout_seconds=0, max_missing_to_search=3, look_back_seconds=4 * 3600, long_look_back_seconds=4 * 3600,
+            journal.keyspace,
+            tags=["t"],
+            bucket_size="Hour",
+            first_time_bucket=(BEGIN - timedelta(hours=2)).isoformat(),
+            gap_timeout_seconds=0,
+            max_missing_to_search=3,
+            look_back_seconds=4 * 3600,
+            long_look_back_seconds=4 * 3600,
             quality={"max_held_share_percent": 100, "named_rows": 100},
-        )  # fmt: skip
+        )
         self.name, self.file, self.view = only(self.settings), settings.file(only(self.settings)), damaged()
         self.said: dict[str, tuple[int, str, str]] = {}
         self.refused: dict[str, str] = {}
@@ -154,13 +179,17 @@ class Story:
         return self._day(deliver(self.settings, self.name, self.spark))
 
     def _third(self):
-        """Write rows that were given up, and rebase the renumbered id so that it continues under its new numbers."""
+        """Write rows that were given up, and rebase the renumbered id so that it continues under its new
+        numbers.
+        """
         self.journal.view([row | {"sequence_nr": 3} for row in events("ambiguous", [3], BEGIN)])
         self.journal.view(events("wide", [3], BEGIN))
         self.journal.view(events("deleted-then-more", [3], BEGIN))
         self.journal.view(events("no-event", [3], BEGIN))
         self.refused["renumbered"] = self._refusal("close_hold", "t", "renumbered")
-        self.said["renumbered"] = self.tagmill("progress", "rebase", "--tag", "t", "--persistence-id", "renumbered")
+        self.said["renumbered"] = self.tagmill(
+            "progress", "rebase", "--tag", "t", "--persistence-id", "renumbered"
+        )
         return self._day(deliver(self.settings, self.name, self.spark))
 
     def _fourth(self):
@@ -217,7 +246,12 @@ def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, 
     """Hold what is behind unexplained damage, with reason, missing numbers and first run."""
     day = story.days[0]
     hold = day.holds[persistence_id]
-    assert (hold.reason, (hold.hole.first, hold.hole.last), hold.held_rows, hold.since_run) == (reason, missing, held_rows, 1)
+    assert (hold.reason, (hold.hole.first, hold.hole.last), hold.held_rows, hold.since_run) == (
+        reason,
+        missing,
+        held_rows,
+        1,
+    )
     assert day.of(persistence_id) == whole(1, 2)
 
 
@@ -255,7 +289,10 @@ def test_duplicate_and_clock_skew_keep_number_order(story):
 def test_the_quality_page_names_the_held_rows(story):
     offending = quality(story.settings, story.name, 1)["reports"]["offending"]
     named = {(row["persistence_id"], row["tag_pid_sequence_nr"], row["reason"]) for row in offending}
-    assert {("hole", n, "hole") for n in (4, 5, 6)} | {("no-event", 3, "null_event"), ("future", 3, "broken_offset")} <= named
+    assert {("hole", n, "hole") for n in (4, 5, 6)} | {
+        ("no-event", 3, "null_event"),
+        ("future", 3, "broken_offset"),
+    } <= named
 
 
 def test_hold_missing_row_appears_releases_held_rows(story):
@@ -299,7 +336,9 @@ def test_closed_gap_lost_number_arrives_late_once(story):
     assert day.of("wide") == [(1, 0), (3, 1), (6, 0), (7, 0)]
     assert day.of("no-event") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 0)]
     assert day.of("deleted-then-more") == [(n, int(n == 3)) for n in range(1, 9)]
-    assert day.findings["below_first_or_closed"] == 5  # these, and the one that counts only since the view was renumbered
+    assert (
+        day.findings["below_first_or_closed"] == 5
+    )  # these, and the one that counts only since the view was renumbered
     late = as_row(events("wide", [3], BEGIN)[0], late=1)
     assert late in day.rows
 
@@ -312,7 +351,8 @@ def test_renumbered_view_is_held_until_rebase(story):
     assert "tagmill progress rebase" in story.refused["renumbered"]
     code, said, _ = story.said["renumbered"]
     assert code == 0 and "number 5, sequence_nr 5" in said
-    # Each event arrives once: 2 to 5 under their old numbers 1 to 4, 6 and 7 under new ones, and late the one that now counts.
+    # Each event arrives once: 2 to 5 under their old numbers 1 to 4, 6 and 7 under new ones, and late the one
+    # that now counts.
     assert third == sorted([*whole(1, 2, 3, 4, 6, 7), (1, 1)])
     events_of = sorted(row.sequence_nr for row in story.days[2].rows if row.persistence_id == "renumbered")
     assert events_of == [1, 2, 3, 4, 5, 6, 7] and "renumbered" not in story.days[2].holds
@@ -325,7 +365,9 @@ def test_what_is_not_held_can_t_be_closed(story):
 def test_interventions_are_recorded_with_who_and_why(story):
     with Ledger(story.settings.cassandra) as ledger:
         done = ledger.interventions(story.name)
-    assert {row.what.split(" ")[3] if row.what.startswith("holds") else row.what.split(" ")[3] for row in done} == set(story.said)
+    assert {
+        row.what.split(" ")[3] if row.what.startswith("holds") else row.what.split(" ")[3] for row in done
+    } == set(story.said)
     assert {row.why for row in done} == {"seen in a test"} and all(row.who for row in done)
 
 

@@ -16,7 +16,16 @@ from tagmill.errors import GuardRefused, ViewsUnknown
 from tagmill.ledger import schema
 from tagmill.runs import checkpoints
 from tests.support import faulty_clickhouse
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    known_to_spark,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.erasing import erased
 from tests.support.events import events, this_hour
 from tests.support.topics import made
@@ -26,7 +35,9 @@ HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoform
 
 
 class Viewed:
-    """A delivery whose destination feeds two views: sums per persistence_id, and a copy of the numbers that feeds a third view."""
+    """A delivery whose destination feeds two views: sums per persistence_id, and a copy of the numbers that
+    feeds a third view.
+    """
 
     def __init__(self, stack, spark, settings, written):
         self.stack, self.spark, self.settings = stack, spark, settings
@@ -35,10 +46,13 @@ class Viewed:
         written.both(self.records)
         schema.apply(settings)
         for statement in (
-            "CREATE TABLE {t}_sums (persistence_id String, rows UInt64) ENGINE = SummingMergeTree ORDER BY persistence_id",
-            "CREATE TABLE {t}_copy (persistence_id String, sequence_nr Int64) ENGINE = MergeTree ORDER BY sequence_nr",
+            "CREATE TABLE {t}_sums (persistence_id String, rows UInt64) ENGINE = SummingMergeTree ORDER "
+            "BY persistence_id",
+            "CREATE TABLE {t}_copy (persistence_id String, sequence_nr Int64) ENGINE = MergeTree ORDER "
+            "BY sequence_nr",
             "CREATE TABLE {t}_last (sequence_nr Int64, ok UInt8) ENGINE = MergeTree ORDER BY sequence_nr",
-            "CREATE MATERIALIZED VIEW {t}_v1 TO {t}_sums AS SELECT persistence_id, count() AS rows FROM {t} GROUP BY persistence_id",
+            "CREATE MATERIALIZED VIEW {t}_v1 TO {t}_sums AS SELECT persistence_id, count() AS rows FROM "
+            "{t} GROUP BY persistence_id",
             "CREATE MATERIALIZED VIEW {t}_v2 TO {t}_copy AS SELECT persistence_id, sequence_nr FROM {t}",
         ):
             self.sql(statement)
@@ -47,7 +61,10 @@ class Viewed:
     def last_view(self, fails):
         """Create the view on the copy; it fails for rows where the expression is true."""
         self.sql("DROP VIEW IF EXISTS {t}_v3 SYNC")
-        self.sql(f"CREATE MATERIALIZED VIEW {{t}}_v3 TO {{t}}_last AS SELECT sequence_nr, throwIf({fails}) AS ok FROM {{t}}_copy")
+        self.sql(
+            f"CREATE MATERIALIZED VIEW {{t}}_v3 TO {{t}}_last AS SELECT sequence_nr, throwIf({fails}) AS "
+            f"ok FROM {{t}}_copy"
+        )
 
     def sql(self, statement):
         client = self.stack.client(settings={"mutations_sync": 2})
@@ -59,7 +76,9 @@ class Viewed:
 
     def sums(self):
         """Return the number of rows by persistence_id as the healthy view has added them up."""
-        return dict(self.rows("SELECT persistence_id, toInt64(sum(rows)) FROM {t}_sums GROUP BY persistence_id"))
+        return dict(
+            self.rows("SELECT persistence_id, toInt64(sum(rows)) FROM {t}_sums GROUP BY persistence_id")
+        )
 
     def last(self):
         """Return the numbers that came through both views, sorted."""
@@ -104,21 +123,36 @@ def shop(stack, kafka, spark, tmp_path):
 
 
 def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
-    """Let a view of a view fail: each push names all three views until a person completes the view and accepts the batch."""
+    """Let a view of a view fail: each push names all three views until a person completes the view and
+    accepts the batch.
+    """
     viewed.last_view("sequence_nr = 3")
     viewed.sealed()
     for _ in range(2):
         with pytest.raises(ViewsUnknown) as error:
             viewed.push()
         text = str(error.value)
-        assert all(f"default.{viewed.name}_{view}" in text for view in ("v1", "v2", "v3")) and "\n" not in text
+        assert (
+            all(f"default.{viewed.name}_{view}" in text for view in ("v1", "v2", "v3")) and "\n" not in text
+        )
         assert "ended with an error" in text and f"tagmill batches accept {viewed.batch()} --run 1" in text
     assert viewed.last() == [] and viewed.sums() == {"a": 3, "b": 2}
     code, _, refused = tagmill(settings.file(viewed.name), "run", "deliver", "--pipeline", viewed.name)
     assert code == 2 and "views depend on the table" in " ".join(refused.split())
     viewed.last_view("0")
     viewed.sql("INSERT INTO {t}_last SELECT sequence_nr, 0 FROM {t}")
-    accepted = ("batches", "accept", viewed.batch(), "--run", "1", "--pipeline", viewed.name, "--why", "completed", "--yes")
+    accepted = (
+        "batches",
+        "accept",
+        viewed.batch(),
+        "--run",
+        "1",
+        "--pipeline",
+        viewed.name,
+        "--why",
+        "completed",
+        "--yes",
+    )
     assert tagmill(settings.file(viewed.name), *accepted)[0] == 0
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
@@ -127,20 +161,35 @@ def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
 
 
 def test_batch_is_sent_again_despite_views(viewed, settings):
-    """Refuse to send a batch again that a healthy view would count twice; --despite-views sends it to all views."""
+    """Refuse to send a batch again that a healthy view would count twice; --despite-views sends it to all
+    views.
+    """
     viewed.last_view("sequence_nr = 3")
     viewed.sealed()
     with pytest.raises(ViewsUnknown):
         viewed.push()
     viewed.last_view("0")
-    again = ("batches", "resend", viewed.batch(), "--run", "1", "--pipeline", viewed.name, "--why", "the view is new", "--yes")
+    again = (
+        "batches",
+        "resend",
+        viewed.batch(),
+        "--run",
+        "1",
+        "--pipeline",
+        viewed.name,
+        "--why",
+        "the view is new",
+        "--yes",
+    )
     code, _, refused = tagmill(settings.file(viewed.name), *again)
     assert code == 2 and f"default.{viewed.name}_v1" in refused and "--despite-views" in refused
     viewed.sql("TRUNCATE TABLE {t}_sums")
     assert tagmill(settings.file(viewed.name), *again, "--despite-views")[0] == 0
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
-    rows = viewed.stack.session.execute("SELECT what FROM tagmill_test.interventions WHERE pipeline = %s", (viewed.name,))
+    rows = viewed.stack.session.execute(
+        "SELECT what FROM tagmill_test.interventions WHERE pipeline = %s", (viewed.name,)
+    )
     assert any("despite the views" in row.what for row in rows)
 
 
@@ -158,7 +207,9 @@ class Crashed(BaseException):
     ],
 )
 def test_killed_push_asks_only_without_an_answer(viewed, instant):
-    """Kill a push at each instant: the next one asks only if the insert was answered but the answer was not recorded."""
+    """Kill a push at each instant: the next one asks only if the insert was answered but the answer was not
+    recorded.
+    """
 
     def reached(name):
         if name == instant:
@@ -170,25 +221,33 @@ def test_killed_push_asks_only_without_an_answer(viewed, instant):
     if instant == "push.before_noted":
         with pytest.raises(ViewsUnknown, match="was not confirmed before its push ended"):
             viewed.push()
-        Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(UUID(viewed.batch()), 1)
+        Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(
+            UUID(viewed.batch()), 1
+        )
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
 
 
 @pytest.mark.parametrize("kind", [pytest.param("error_after", marks=pytest.mark.long), "drop_after"])
 def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
-    """Lose the insert's answer: the push asks, also if the client itself repeats the request, which then writes nothing."""
+    """Lose the insert's answer: the push asks, also if the client itself repeats the request, which then
+    writes nothing.
+    """
     viewed.sealed()
     faulty_clickhouse.order(viewed.stack.clickhouse.port, kind, match=f"INSERT INTO `{viewed.name}` ")
     with pytest.raises(ViewsUnknown):
         viewed.push()
-    Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(UUID(viewed.batch()), 1)
+    Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(
+        UUID(viewed.batch()), 1
+    )
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
 
 
 def test_batches_with_healthy_views_are_left_alone(viewed):
-    """Refuse resend, withdrawal, repair and erasure while views depend on the table, and name in a repair what it left."""
+    """Refuse resend, withdrawal, repair and erasure while views depend on the table, and name in a repair
+    what it left.
+    """
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
     by_hand = Interventions(viewed.settings, viewed.name, OWNER, "tester", "a test")
@@ -197,7 +256,10 @@ def test_batches_with_healthy_views_are_left_alone(viewed):
             what(UUID(viewed.batch()), 1)
     with pytest.raises(GuardRefused, match="--despite-views"):
         erased(viewed.settings, ["a"])
-    assert any("stays in the materialized views" in text for text in erased(viewed.settings, ["a"], delete=False)["warnings"])
+    assert any(
+        "stays in the materialized views" in text
+        for text in erased(viewed.settings, ["a"], delete=False)["warnings"]
+    )
     viewed.is_whole()
     viewed.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'b'")
     options = {"spark": viewed.spark, "owner": OWNER, "who": "tester", "why": "a test"}
@@ -212,13 +274,20 @@ def test_batches_with_healthy_views_are_left_alone(viewed):
 
 
 def test_topic_batch_of_failed_view_waits(shop):
-    """Treat a topic's batch alike: no run takes it for whole after its view failed, until a person accepts it."""
+    """Treat a topic's batch alike: no run takes it for whole after its view failed, until a person accepts
+    it.
+    """
     one = shop()
     for product in range(1, 4):
         one.send(product)
     client = one.stack.client()
-    client.command(f"CREATE TABLE {one.name}_last (offset Int64, ok UInt8) ENGINE = MergeTree ORDER BY offset")
-    view = f"CREATE MATERIALIZED VIEW {one.name}_v TO {one.name}_last AS SELECT offset, throwIf(offset = 1) AS ok FROM {one.name}"
+    client.command(
+        f"CREATE TABLE {one.name}_last (offset Int64, ok UInt8) ENGINE = MergeTree ORDER BY offset"
+    )
+    view = (
+        f"CREATE MATERIALIZED VIEW {one.name}_v TO {one.name}_last AS SELECT offset, throwIf(offset = "
+        f"1) AS ok FROM {one.name}"
+    )
     client.command(view)
     for _ in range(2):
         with pytest.raises(ViewsUnknown, match=f"may lack the batch: default.{one.name}_v") as error:

@@ -1,4 +1,6 @@
-"""Requirements of the destination's table: one that does not meet them is named before anything is read or sent."""
+"""Requirements of the destination's table: one that does not meet them is named before anything is read or
+sent.
+"""
 
 import re
 from datetime import timedelta
@@ -21,24 +23,38 @@ ENGINES = {
     "ReplacingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = ReplacingMergeTree {SORTED}",
     "SummingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = SummingMergeTree {SORTED}",
     "AggregatingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = AggregatingMergeTree {SORTED}",
-    "CollapsingMergeTree": f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1) ENGINE = CollapsingMergeTree(sign) {SORTED}",
+    "CollapsingMergeTree": f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1) ENGINE = "
+    f"CollapsingMergeTree(sign) {SORTED}",
     "VersionedCollapsingMergeTree": (
-        f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1, version UInt8) ENGINE = VersionedCollapsingMergeTree(sign, version) {SORTED}"
+        f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1, version UInt8) ENGINE = "
+        f"VersionedCollapsingMergeTree(sign, version) {SORTED}"
     ),
     "Null": f"TABLE {{name}} ({COLUMNS}) ENGINE = Null",
     "Memory": f"TABLE {{name}} ({COLUMNS}) ENGINE = Memory",
     "Log": f"TABLE {{name}} ({COLUMNS}) ENGINE = Log",
-    "Buffer": "TABLE {name} AS {name}_real ENGINE = Buffer(currentDatabase(), '{name}_real', 1, 1, 1, 1, 1, 1, 1)",
+    "Buffer": "TABLE {name} AS {name}_real ENGINE = Buffer(currentDatabase(), '{name}_real', 1, 1, 1, 1, "
+    "1, 1, 1)",
     "View": "VIEW {name} AS SELECT * FROM {name}_real",
-    "MaterializedView": f"MATERIALIZED VIEW {{name}} ENGINE = MergeTree {SORTED} AS SELECT * FROM {{name}}_real",
+    "MaterializedView": f"MATERIALIZED VIEW {{name}} ENGINE = MergeTree {SORTED} AS SELECT * FROM "
+    f"{{name}}_real",
 }
 # One engine of each kind is tested in every run, the others in long runs only.
-EACH_RUN = ("ReplacingMergeTree", "CollapsingMergeTree", "Null", "Memory", "Buffer", "View", "MaterializedView")
+EACH_RUN = (
+    "ReplacingMergeTree",
+    "CollapsingMergeTree",
+    "Null",
+    "Memory",
+    "Buffer",
+    "View",
+    "MaterializedView",
+)
 
 
 @pytest.fixture(scope="module")
 def configured(module_journal, module_settings, stack):
-    """Return a pipeline with three events in its view and its settings file; its destination is renamed to <name>_real."""
+    """Return a pipeline with three events in its view and its settings file; its destination is renamed to
+    <name>_real.
+    """
     written = module_journal()
     records = events("a", range(1, 4), BEGIN)
     written.both(records)
@@ -49,10 +65,13 @@ def configured(module_journal, module_settings, stack):
 
 
 @pytest.mark.parametrize(
-    "engine", [engine if engine in EACH_RUN else pytest.param(engine, marks=pytest.mark.long) for engine in ENGINES]
+    "engine",
+    [engine if engine in EACH_RUN else pytest.param(engine, marks=pytest.mark.long) for engine in ENGINES],
 )
 def test_destination_of_another_engine_is_refused(configured, stack, engine):
-    """Name table, engine and the right engines in `schema apply`, `status`, `check` and the plan, and plan no run."""
+    """Name table, engine and the right engines in `schema apply`, `status`, `check` and the plan, and plan no
+    run.
+    """
     made, file = configured
     name = only(made)
     stack.client().command("CREATE " + ENGINES[engine].format(name=name))
@@ -61,7 +80,10 @@ def test_destination_of_another_engine_is_refused(configured, stack, engine):
             code, _, error = tagmill(file, *command)
             text = " ".join(error.split())
             assert code == 2 and f"{name} has the engine {engine}, which" in text, (command, text)
-            assert "MergeTree, ReplicatedMergeTree or SharedMergeTree" in text and "Nothing was read or sent" in text
+            assert (
+                "MergeTree, ReplicatedMergeTree or SharedMergeTree" in text
+                and "Nothing was read or sent" in text
+            )
         with pytest.raises(DestinationDiffers, match=f"has the engine {engine}"):
             steps.plan(made, name, owner=OWNER)
         with Ledger(made.cassandra) as ledger:
@@ -71,7 +93,9 @@ def test_destination_of_another_engine_is_refused(configured, stack, engine):
 
 
 def test_apply_gives_back_the_deduplication_window(journal, settings, spark, stack):
-    """Refuse to plan while the table's deduplication window is 0; `schema apply` sets it, and everything is delivered."""
+    """Refuse to plan while the table's deduplication window is 0; `schema apply` sets it, and everything is
+    delivered.
+    """
     written = journal()
     records = events("a", range(1, 4), BEGIN)
     written.both(records)
@@ -79,7 +103,9 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
     name = only(made)
     schema.apply(made)
     stack.client().command(f"ALTER TABLE {name} MODIFY SETTING non_replicated_deduplication_window = 0")
-    with pytest.raises(DestinationDiffers, match=r"non_replicated_deduplication_window = 0.*tagmill schema apply"):
+    with pytest.raises(
+        DestinationDiffers, match=r"non_replicated_deduplication_window = 0.*tagmill schema apply"
+    ):
         steps.plan(made, name, owner=OWNER)
     schema.apply(made)
     deliver(made, name, spark)
@@ -88,7 +114,9 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
 
 
 def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
-    """Read only the requested months through the view of events; an event that damage gave two offsets is shown once, the earlier."""
+    """Read only the requested months through the view of events; an event that damage gave two offsets is
+    shown once, the earlier.
+    """
     month, day = timedelta(days=31), timedelta(days=1)
     starts = [BEGIN - 3 * month, BEGIN - 2 * month, BEGIN - month, BEGIN]
     both = {"t": [e for at, start in enumerate(starts) for e in events(f"e{at}", range(1, 51), start)]}
@@ -96,7 +124,9 @@ def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
     damaged = [event("damaged", 1, starts[1], tag="t"), event("damaged", 1, starts[1] + day, tag="u")]
     written = journal()
     written.view([*both["t"], *both["u"], *damaged])
-    made = settings(written.keyspace, **{**HOUR, "tags": ["t", "u"], "first_time_bucket": starts[0].isoformat()})
+    made = settings(
+        written.keyspace, **{**HOUR, "tags": ["t", "u"], "first_time_bucket": starts[0].isoformat()}
+    )
     name = only(made)
     schema.apply(made)
     deliver(made, name, spark)
@@ -104,7 +134,8 @@ def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
 
     def once(where="1"):
         return stack.rows(
-            f"SELECT persistence_id, count(), groupUniqArrayArray(tags) FROM {name}_events WHERE {where} GROUP BY 1 ORDER BY 1"
+            f"SELECT persistence_id, count(), groupUniqArrayArray(tags) FROM {name}_events WHERE {where} "
+            "GROUP BY 1 ORDER BY 1"
         )
 
     def shown(found):
@@ -121,6 +152,8 @@ def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
     assert re.search(r"Min-Max Keys: event_time Condition: .{1,200}? Parts: 2/8 ", explained), explained
     # In an earlier installation, the view groups by the key alone and no damaged events are noted.
     stack.client().command(f"TRUNCATE TABLE {name}_twice")
-    stack.client().command(f"CREATE OR REPLACE VIEW {name}_events AS SELECT persistence_id, sequence_nr FROM {name} GROUP BY ALL")
+    stack.client().command(
+        f"CREATE OR REPLACE VIEW {name}_events AS SELECT persistence_id, sequence_nr FROM {name} GROUP BY ALL"
+    )
     schema.apply(made)
     assert shown(once()) == whole

@@ -17,7 +17,16 @@ from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.retention import Retention
 from tagmill.runs import checkpoints
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    known_to_spark,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import event
 from tests.support.topics import made
 
@@ -36,7 +45,11 @@ class Dropping:
 
     def __init__(self, stack, spark, settings, written):
         self.stack, self.spark, self.factory, self.keyspace = stack, spark, settings, written.keyspace
-        self.records = [event(pid, number, NOW - timedelta(days=age)) for pid in "ab" for number, age in enumerate(AGES, 1)]
+        self.records = [
+            event(pid, number, NOW - timedelta(days=age))
+            for pid in "ab"
+            for number, age in enumerate(AGES, 1)
+        ]
         written.both(self.records)
         first = (NOW - timedelta(days=80)).strftime("%Y%m%dT%H:%M")
         self.keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": first}
@@ -46,7 +59,9 @@ class Dropping:
 
     def declare(self, days):
         """Declare the retention in the configuration."""
-        self.settings = self.factory(self.keyspace, name=self.name, destination_retention_days=days, **self.keys)
+        self.settings = self.factory(
+            self.keyspace, name=self.name, destination_retention_days=days, **self.keys
+        )
 
     def sql(self, statement):
         client = self.stack.client(settings={"mutations_sync": 2})
@@ -65,10 +80,14 @@ class Dropping:
         return audit_and_repair(self.settings, self.name, **options)
 
     def is_whole_within_retention(self):
-        """Check that ClickHouse has the source's rows within the retention once each, and only rows of the source."""
+        """Check that ClickHouse has the source's rows within the retention once each, and only rows of the
+        source.
+        """
         limit = (NOW - timedelta(days=DAYS)).timestamp() * 10_000_000
         rows, source = clickhouse_rows(self.settings, self.name), sorted(map(as_row, self.records))
-        assert [row for row in rows if row.event_time >= limit] == [row for row in source if row.event_time >= limit]
+        assert [row for row in rows if row.event_time >= limit] == [
+            row for row in source if row.event_time >= limit
+        ]
         assert set(rows) <= set(source) and len(set(rows)) == len(rows)
         assert verdicts(self.settings, self.name) == {"t": "exactly once"}
         code, text = self.said("status", "--json")
@@ -84,23 +103,31 @@ def dropping(stack, spark, journal, settings):
 
 
 def test_ttl_is_said_before_anything_is_read(dropping):
-    """Name a TTL that is undeclared or shorter than declared, and the key, in `schema apply`, `status`, `check` and the plan."""
+    """Name a TTL that is undeclared or shorter than declared, and the key, in `schema apply`, `status`,
+    `check` and the plan.
+    """
     dropping.ttl()
-    assert any("no destination_retention_days is declared" in line for line in schema.apply(dropping.settings))
+    assert any(
+        "no destination_retention_days is declared" in line for line in schema.apply(dropping.settings)
+    )
     for command in ("status", "check"):
         code, text = dropping.said(command, "--json")
         assert code == 3 and "no destination_retention_days is declared" in text
     with pytest.raises(DestinationDiffers, match=r"TTL toDateTime\(event_time\).*destination_retention_days"):
         steps.plan(dropping.settings, dropping.name, owner=OWNER)
     dropping.declare(90)
-    with pytest.raises(DestinationDiffers, match="removes rows after 30 days, and destination_retention_days is 90"):
+    with pytest.raises(
+        DestinationDiffers, match="removes rows after 30 days, and destination_retention_days is 90"
+    ):
         steps.plan(dropping.settings, dropping.name, owner=OWNER)
     with Ledger(dropping.settings.cassandra) as ledger:
         assert ledger.last_run(dropping.name) == 0
 
 
 def test_delivery_under_a_ttl_is_whole(dropping):
-    """Deliver while a TTL removes rows, also between a killed push and its retry; nothing is sent again because of it."""
+    """Deliver while a TTL removes rows, also between a killed push and its retry; nothing is sent again
+    because of it.
+    """
     dropping.ttl()
     dropping.declare(DAYS)
 
@@ -110,7 +137,9 @@ def test_delivery_under_a_ttl_is_whole(dropping):
 
     planned = steps.plan(dropping.settings, dropping.name, owner=OWNER)
     known_to_spark(dropping.settings, dropping.name, dropping.spark)
-    steps.seal(dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER, spark=dropping.spark)
+    steps.seal(
+        dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER, spark=dropping.spark
+    )
     with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
         steps.push(dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER)
     dropping.sql("OPTIMIZE TABLE {t} FINAL")
@@ -121,7 +150,8 @@ def test_delivery_under_a_ttl_is_whole(dropping):
 
 
 def test_dropped_partitions_are_expired_once_declared(dropping, stack):
-    """Report dropped partitions until the retention is declared, then count them as expired, also without sealed files.
+    """Report dropped partitions until the retention is declared, then count them as expired, also without
+    sealed files.
 
     Another loss is still reported.
     """
@@ -136,9 +166,16 @@ def test_dropped_partitions_are_expired_once_declared(dropping, stack):
     with Ledger(dropping.settings.cassandra) as ledger:
         ledger.claim(dropping.name, 2)
         ledger.create_run(
-            dropping.name, 2, kind="intervention", state=RunState.CLOSED, owner=OWNER, reason="so that run 1 may go"
+            dropping.name,
+            2,
+            kind="intervention",
+            state=RunState.CLOSED,
+            owner=OWNER,
+            reason="so that run 1 may go",
         )
-        removed = Retention(dropping.settings, ledger, dropping.name, datetime.now(UTC) + timedelta(days=31)).run(delete=True)
+        removed = Retention(
+            dropping.settings, ledger, dropping.name, datetime.now(UTC) + timedelta(days=31)
+        ).run(delete=True)
     assert removed.runs == 1
     dropping.is_whole_within_retention()
     dropping.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'a' AND sequence_nr = 9")
@@ -153,15 +190,23 @@ def shop(stack, kafka, spark, tmp_path):
 
 @pytest.mark.long
 def test_topic_under_a_ttl_is_whole(shop):
-    """Read a topic's records past the retention without requiring them; those within it are in ClickHouse once each."""
+    """Read a topic's records past the retention without requiring them; those within it are in ClickHouse
+    once each.
+    """
     one = shop(created_at="at", destination_retention_days=DAYS)
-    one.stack.client().command(f"ALTER TABLE {one.name} MODIFY TTL toDateTime(created_at) + INTERVAL {DAYS} DAY")
+    one.stack.client().command(
+        f"ALTER TABLE {one.name} MODIFY TTL toDateTime(created_at) + INTERVAL {DAYS} DAY"
+    )
     for product, age in enumerate(AGES, 1):
         one.send(product, at=(NOW - timedelta(days=age)).isoformat())
     one.deliver()
     one.stack.client().command(f"OPTIMIZE TABLE {one.name} FINAL")
     assert sorted(set(one.products())) == sorted(one.products())
-    assert {number for number, age in enumerate(AGES, 1) if age < DAYS} <= set(one.products()) < set(range(1, len(AGES) + 1))
+    assert (
+        {number for number, age in enumerate(AGES, 1) if age < DAYS}
+        <= set(one.products())
+        < set(range(1, len(AGES) + 1))
+    )
     for command in ("status", "check"):
         code, out, error = tagmill(one.file, command, "--json")
         (line,) = json.loads(out)

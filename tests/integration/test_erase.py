@@ -1,4 +1,6 @@
-"""An erasure leaves nothing of a persistence id anywhere and changes nothing else; deliveries and audits continue."""
+"""An erasure leaves nothing of a persistence id anywhere and changes nothing else; deliveries and audits
+continue.
+"""
 
 import json
 from dataclasses import replace
@@ -38,13 +40,24 @@ HOUR = timedelta(hours=1)
 BEGIN = this_hour() - timedelta(days=3)
 GONE, SECRET = "customer/it's #17", "S3CR3T"
 TAGS = ("t", "u")
-COUNTED = ("events", "snapshots", "view_rows", "not_delivered", "batch_rows", "clickhouse_rows", "progress", "holds")
+COUNTED = (
+    "events",
+    "snapshots",
+    "view_rows",
+    "not_delivered",
+    "batch_rows",
+    "clickhouse_rows",
+    "progress",
+    "holds",
+)
 
 
 def of(persistence_id, numbers, tag="t", begin=BEGIN):
     """Return events whose payload names their persistence id; those of GONE also contain SECRET."""
     payload = (SECRET if persistence_id == GONE else "plain").encode()
-    return events(persistence_id, numbers, begin, tag, event=b"payload of " + persistence_id.encode() + b": " + payload)
+    return events(
+        persistence_id, numbers, begin, tag, event=b"payload of " + persistence_id.encode() + b": " + payload
+    )
 
 
 def both(persistence_id, numbers, begin=BEGIN):
@@ -67,7 +80,7 @@ class Applied:
         self.write(records)
         self.settings = settings(
             journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys
-        )  # fmt: skip
+        )
         self.name = only(self.settings)
         self.file = settings.file(self.name)
         self.snapshots = f"{journal.keyspace}_snapshot"
@@ -79,7 +92,8 @@ class Applied:
         self.journal.both(records)
         for persistence_id in {record["persistence_id"] for record in records}:
             self.session.execute(
-                f"INSERT INTO {self.journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)", (persistence_id,)
+                f"INSERT INTO {self.journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)",
+                (persistence_id,),
             )
 
     def free(self):
@@ -112,7 +126,9 @@ class Applied:
 
 @pytest.fixture
 def applied(journal, settings, spark):
-    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the test."""
+    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the
+    test.
+    """
     made = []
 
     def make(records, **options):
@@ -125,7 +141,9 @@ def applied(journal, settings, spark):
 
 
 def test_erase_leaves_nothing_and_work_continues(applied):
-    """Erase a persistence id from every store; afterwards deliver, resend, withdraw, re-read, and use its name again."""
+    """Erase a persistence id from every store; afterwards deliver, resend, withdraw, re-read, and use its
+    name again.
+    """
     case = applied(
         [*both(GONE, range(1, 9)), *of("kept", range(1, 11)), *of("kept-u", range(1, 5), "u")],
         quality={"max_held_share_percent": 100},
@@ -141,8 +159,12 @@ def test_erase_leaves_nothing_and_work_continues(applied):
     named = ("--tag", "u", "--persistence-id", GONE, "--why", "to be named in the ledger", "--yes")
     assert case.command("holds", "close", *named)[0] == 0
     assert {place.split("/")[0].split(".")[0] for place in case.left(GONE)} == {
-        case.journal.keyspace, case.snapshots, "tagmill_test", case.name, f"ClickHouse {case.name}",
-    }  # fmt: skip
+        case.journal.keyspace,
+        case.snapshots,
+        "tagmill_test",
+        case.name,
+        f"ClickHouse {case.name}",
+    }
 
     twice, key = f"{case.name}_twice", ("persistence_id", "sequence_nr")
     with ClickHouse(case.settings.clickhouse) as clickhouse:
@@ -157,9 +179,15 @@ def test_erase_leaves_nothing_and_work_continues(applied):
     done = json.loads(said)
     assert done["counts"] == dry["counts"] and done["erasures"] == [1]
     assert {place: done["counts"][place] for place in COUNTED} == {
-        "events": 9, "snapshots": 1, "view_rows": 24, "not_delivered": 6, "batch_rows": 16, "clickhouse_rows": 16, "progress": 2,
+        "events": 9,
+        "snapshots": 1,
+        "view_rows": 24,
+        "not_delivered": 6,
+        "batch_rows": 16,
+        "clickhouse_rows": 16,
+        "progress": 2,
         "holds": 2,
-    }  # fmt: skip
+    }
 
     assert case.left(SECRET) == [] and case.left(GONE) == []
     with ClickHouse(case.settings.clickhouse) as clickhouse:
@@ -197,7 +225,9 @@ def test_erase_leaves_nothing_and_work_continues(applied):
 @pytest.mark.long
 def test_erase_batch_without_other_rows_is_voided(applied):
     """Void a batch that has erased rows only, and erase also what is past retention or cleaned up."""
-    case = applied([*of(GONE, range(1, 5)), *of("kept", range(1, 5)), *of("gone-u", range(1, 4), "u")], batch_rows=2)
+    case = applied(
+        [*of(GONE, range(1, 5)), *of("kept", range(1, 5)), *of("gone-u", range(1, 4), "u")], batch_rows=2
+    )
     case.write(of("kept", [5], begin=soon()))
     case.deliver()
     case.session.execute(
@@ -205,7 +235,9 @@ def test_erase_batch_without_other_rows_is_voided(applied):
         (datetime.now(UTC) - timedelta(days=40), case.name),
     )
     auditing.audited(case.settings, case.spark)
-    cleaning = with_keys(case.settings, case.name, enabled=True, older_than_days=1, other_readers=[], deletes_per_second=1000)
+    cleaning = with_keys(
+        case.settings, case.name, enabled=True, older_than_days=1, other_readers=[], deletes_per_second=1000
+    )
     swept = clean(cleaning, case.name, owner=OWNER, delete=True)
     assert (swept["runs"], swept["rows"]) == (1, 11), swept
     case.write(of("gone-u", range(4, 6), "u", soon()))
@@ -216,7 +248,11 @@ def test_erase_batch_without_other_rows_is_voided(applied):
     sealed = RunFiles(case.settings.storage.root).read(batch.file)
 
     done = erased(case.settings, [GONE, "gone-u", "nobody"])
-    assert (done["counts"]["clickhouse_rows"], done["counts"]["batch_rows"], done["unknown_ids"]) == (9, 2, ["nobody"])
+    assert (done["counts"]["clickhouse_rows"], done["counts"]["batch_rows"], done["unknown_ids"]) == (
+        9,
+        2,
+        ["nobody"],
+    )
     assert case.left(SECRET) == [] and case.left("gone-u") == []
     assert [row.persistence_id for row in case.rows(but=None)] == ["kept"] * 5
     assert case.rows(but=None) == [row for row in others if row.persistence_id == "kept"]
@@ -240,7 +276,9 @@ def test_earlier_tables_of_the_view_are_erased_too(applied):
 
 
 def test_erase_refused_while_other_work_unfinished(applied):
-    """Refuse to erase while a run or a cleanup is unfinished, and refuse other commands while an erasure is unfinished."""
+    """Refuse to erase while a run or a cleanup is unfinished, and refuse other commands while an erasure is
+    unfinished.
+    """
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     case.write(of("kept", [4], begin=soon()))
     known_to_spark(case.settings, case.name, case.spark)
@@ -251,17 +289,24 @@ def test_erase_refused_while_other_work_unfinished(applied):
     assert case.left(SECRET) != []
     case.deliver()
     with Ledger(case.settings.cassandra) as ledger:
-        record = Cleaned(ledger.cassandra, "tagmill_test", case.journal.keyspace, case.settings.pipeline(case.name).view)
+        record = Cleaned(
+            ledger.cassandra, "tagmill_test", case.journal.keyspace, case.settings.pipeline(case.name).view
+        )
         half_done = Cleaning("t", 0, 0, datetime.now(UTC))
         record.decide(case.name, half_done)
         with pytest.raises(
-            GuardRefused, match=r"a cleanup of pipeline .* is not finished\. Nothing was erased; first: tagmill cleanup"
+            GuardRefused,
+            match=r"a cleanup of pipeline .* is not finished\. Nothing was erased; first: tagmill cleanup",
         ):
             erased(case.settings, [GONE])
         record.done(case.name, half_done)
         erasures = Erasures(ledger.cassandra, "tagmill_test", case.journal.keyspace)
         erased(case.settings, [GONE])
-        erasures.begin(replace(erasures.newest(1)[0], erasure=2, state=ErasureState.ERASING, plan_file="x", plan_sha256="x"))
+        erasures.begin(
+            replace(
+                erasures.newest(1)[0], erasure=2, state=ErasureState.ERASING, plan_file="x", plan_sha256="x"
+            )
+        )
     for command in (
         ("run", "deliver"),
         ("cleanup", "--dry-run"),
@@ -269,16 +314,22 @@ def test_erase_refused_while_other_work_unfinished(applied):
         ("holds", "close", "--tag", "t", "--persistence-id", "kept", "--why", "a test", "--yes"),
     ):
         code, _, wrong = case.command(*command)
-        assert code == 2 and "erasure 2 of journal" in wrong and "finish it: tagmill erase --pipeline" in wrong, (command, wrong)
+        assert (
+            code == 2 and "erasure 2 of journal" in wrong and "finish it: tagmill erase --pipeline" in wrong
+        ), (command, wrong)
 
 
 def test_erase_unknown_id_refused_dry_run_harmless(applied):
-    """Refuse a request with unknown ids only, without a reason or without confirmation; a dry run changes nothing."""
+    """Refuse a request with unknown ids only, without a reason or without confirmation; a dry run changes
+    nothing.
+    """
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     before = case.left(SECRET)
     dry = erased(case.settings, [GONE, "nobody"], delete=False)
     assert (dry["counts"]["events"], dry["unknown"], case.left(SECRET)) == (3, 1, before)
-    with pytest.raises(ConfigurationError, match=r"nobody knows any of the 1 persistence ids \(the first: 'nobody'\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"nobody knows any of the 1 persistence ids \(the first: 'nobody'\)"
+    ):
         erased(case.settings, ["nobody"])
     for options, said in (
         (["--persistence-id", GONE, "--yes"], "say why: --why"),
@@ -292,19 +343,28 @@ def test_erase_unknown_id_refused_dry_run_harmless(applied):
 
 
 def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
-    """Erase snapshots in the keyspace of every pipeline on the journal; warn or refuse if a table of snapshots is missing."""
+    """Erase snapshots in the keyspace of every pipeline on the journal; warn or refuse if a table of
+    snapshots is missing.
+    """
     case = applied([*of(GONE, range(1, 4)), *of("other", range(1, 4))])
     dry = erased(case.settings, [GONE], delete=False)
-    said = f"there is no table {case.snapshots}.snapshots (snapshot_keyspace): no snapshots were looked for, and none erased"
+    said = (
+        f"there is no table {case.snapshots}.snapshots (snapshot_keyspace): no snapshots were looked "
+        "for, and none erased"
+    )
     assert dry["warnings"] == [said]
     # Another pipeline on the journal keeps its snapshots elsewhere.
     elsewhere = f"{case.journal.keyspace}_s"
     beside = case.settings.pipeline(case.name).model_copy(update={"snapshot_keyspace": elsewhere})
-    both_of = case.settings.model_copy(update={"pipelines": {case.name: case.settings.pipeline(case.name), "z_beside": beside}})
+    both_of = case.settings.model_copy(
+        update={"pipelines": {case.name: case.settings.pipeline(case.name), "z_beside": beside}}
+    )
     of_ids = lambda: JournalOfIds(both_of, ledger, case.name)  # noqa: E731
     try:
         with Ledger(both_of.cassandra) as ledger:
-            with pytest.raises(ConfigurationError, match=f"no table {elsewhere}.snapshots, where pipelines on journal"):
+            with pytest.raises(
+                ConfigurationError, match=f"no table {elsewhere}.snapshots, where pipelines on journal"
+            ):
                 of_ids()
         add_snapshots(case.session, elsewhere, GONE, {2: BEGIN})
         with Ledger(both_of.cassandra) as ledger:
@@ -321,7 +381,9 @@ def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
 
 @pytest.mark.long
 def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
-    """Keep ids with a longer name; report batches that were changed before the erasure once everything is erased."""
+    """Keep ids with a longer name; report batches that were changed before the erasure once everything is
+    erased.
+    """
     far = event("key-1", 2, BEGIN, partition_nr=7)  # behind more empty partitions than the plugin searches
     case = applied([*(event(name, 1, BEGIN) for name in ("key-1", "key-11", "key-1-1")), far])
     assert erased(case.settings, ["key-1"])["counts"]["events"] == 2
@@ -333,7 +395,8 @@ def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
     client.close()
     (batch,) = [batch for manifest in manifests(case.settings, case.name) for batch in manifest.batches]
     with pytest.raises(
-        BatchDiffers, match=f"erasure 2 is done.*of 1 batches, the first {batch.batch_id}: they were changed before"
+        BatchDiffers,
+        match=f"erasure 2 is done.*of 1 batches, the first {batch.batch_id}: they were changed before",
     ):
         erased(case.settings, ["key-11"])
     assert case.left("key-11") == [] and case.command("erase", "--yes")[0] == 2

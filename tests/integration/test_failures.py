@@ -43,7 +43,8 @@ SCRIPTS = {
     "audit": (),
     "audit repair": ("--repair", "test"),
 }
-# Exit status by failure. Unit tests cover every class of failure; here commands meet these four, all other jobs only FEW.
+# Exit status by failure. Unit tests cover every class of failure; here commands meet these four, all other
+# jobs only FEW.
 STATUS = {"right to read": 2, "unavailable": 75, "guard in a worker": 2, "defect": 1}
 FEW = ("right to read", "defect")
 
@@ -54,11 +55,15 @@ def broken(monkeypatch: pytest.MonkeyPatch, case: str) -> str:
     error = SparkFailure(failure.text) if failure else ZeroDivisionError("division by zero")
     monkeypatch.setattr(session, "session", lambda *_, **__: BrokenSpark(error))
     words = {"right to read": "no SELECT permission on table", "unavailable": "(Unavailable)"}
-    return words.get(case, "unexpected ZeroDivisionError" if failure is None else "records went while they were read")
+    return words.get(
+        case, "unexpected ZeroDivisionError" if failure is None else "records went while they were read"
+    )
 
 
 def told(said: str, words: str, storage: str) -> None:
-    """Check that the error is one line that names the failure and a log of the trace, which others can't read."""
+    """Check that the error is one line that names the failure and a log of the trace, which others can't
+    read.
+    """
     assert words in said and "\n" not in said.rstrip("\n") and "Traceback" not in said, said
     named = re.search(r"\(trace: (.+?)\)$", said.strip())
     assert named, said
@@ -87,7 +92,9 @@ def fixture(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) ->
     stack.session.execute(f"DROP KEYSPACE {made.keyspace}")
 
 
-def by_command(settings: Any, file: Path, name: str, arguments: tuple[str, ...], case: str, words: str) -> None:
+def by_command(
+    settings: Any, file: Path, name: str, arguments: tuple[str, ...], case: str, words: str
+) -> None:
     pipeline = next(iter([*settings.pipelines, *settings.streams, *settings.kafka_journals]))
     code, out, said = tagmill(file, *name.split(), *arguments, "--pipeline", pipeline)
     assert code == STATUS[case], (case, code, out, said)
@@ -104,8 +111,13 @@ def test_command_spark_fails_one_line_right_status(fixture, monkeypatch, name) -
         by_command(settings, fixture.factory.file(only(settings)), name, OF_VIEWS.get(name, ()), case, words)
 
 
-def by_script(settings: Any, file: Path, name: str, arguments: tuple[str, ...], case: str, words: str, folder: Path) -> None:
-    pipeline, report = next(iter([*settings.pipelines, *settings.streams, *settings.kafka_journals])), folder / "report.json"
+def by_script(
+    settings: Any, file: Path, name: str, arguments: tuple[str, ...], case: str, words: str, folder: Path
+) -> None:
+    pipeline, report = (
+        next(iter([*settings.pipelines, *settings.streams, *settings.kafka_journals])),
+        folder / "report.json",
+    )
     main = importlib.import_module(f"spark_jobs.{name.split()[0]}").main
     more = ("--pipeline", pipeline, "--owner", this_process(), "--config", str(file), "--report", str(report))
     code = main([*arguments, *more])
@@ -116,7 +128,9 @@ def by_script(settings: Any, file: Path, name: str, arguments: tuple[str, ...], 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "build"])
 def test_script_spark_fails_report_one_line(fixture, monkeypatch, tmp_path, name) -> None:
-    """Run each Spark script while Spark fails in each way of FEW; its report has the line and the exit status."""
+    """Run each Spark script while Spark fails in each way of FEW; its report has the line and the exit
+    status.
+    """
     settings = fixture.built if name == "build" else fixture.delivered
     arguments = SCRIPTS.get(name, ())
     for case in FEW:
@@ -177,4 +191,6 @@ def test_replication_spark_fails_one_line(kafka_journal, monkeypatch, tmp_path) 
         by_command(settings, journal.file, "kafka-journal replicate", (), case, words)
         by_command(settings, journal.file, "kafka-journal purge-expired", ("--yes",), case, words)
         by_script(settings, journal.file, "replicate", ("--operation", "replicate"), case, words, tmp_path)
-        by_script(settings, journal.file, "replicate", ("--operation", "purge_expired"), case, words, tmp_path)
+        by_script(
+            settings, journal.file, "replicate", ("--operation", "purge_expired"), case, words, tmp_path
+        )

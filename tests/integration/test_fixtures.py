@@ -6,7 +6,9 @@ from local.fixtures import TABLES, Case, load_case
 from tagmill.errors import ConfigurationError
 
 
-@pytest.mark.parametrize("name", ["orders", "odd-names", "minute-buckets", "null-event", "legacy-tags", "deleted-events"])
+@pytest.mark.parametrize(
+    "name", ["orders", "odd-names", "minute-buckets", "null-event", "legacy-tags", "deleted-events"]
+)
 def test_loaded_case_has_all_recorded_rows(stack, keyspace, name):
     """Load a case: every table has the recorded rows, compared column by column."""
     loaded, case = keyspace(name), Case(name)
@@ -15,13 +17,15 @@ def test_loaded_case_has_all_recorded_rows(stack, keyspace, name):
         found = list(stack.session.execute(f"SELECT * FROM {loaded}.{table}"))
         assert len(found) == recorded.num_rows, table
         for column in recorded.column_names:
-            assert sorted(map(_plain, recorded[column].to_pylist())) == sorted(_plain(getattr(row, column)) for row in found), (
-                column
-            )
+            assert sorted(map(_plain, recorded[column].to_pylist())) == sorted(
+                _plain(getattr(row, column)) for row in found
+            ), column
 
 
 def test_the_setting_factory_names_the_case_s_tags(keyspace, settings):
-    configured = settings(keyspace("odd-names"), case="odd-names", sections={"cassandra": {"request_timeout_seconds": 5}})
+    configured = settings(
+        keyspace("odd-names"), case="odd-names", sections={"cassandra": {"request_timeout_seconds": 5}}
+    )
     (pipeline,) = configured.pipelines.values()
     assert sorted(pipeline.tags) == Case("odd-names").tags
     assert configured.cassandra.request_timeout_seconds == 5

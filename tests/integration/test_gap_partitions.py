@@ -1,4 +1,6 @@
-"""Gaps of the view whose events lie in the journal behind empty partitions are found and delivered, and the view is repaired."""
+"""Gaps of the view whose events lie in the journal behind empty partitions are found and delivered, and the
+view is repaired.
+"""
 
 from datetime import timedelta
 from unittest.mock import patch
@@ -15,7 +17,9 @@ BEGIN = this_hour() - timedelta(hours=2)
 
 
 def numbered(persistence_id, numbers, size):
-    """Return tagged events with these sequence_nrs in partitions of `size`; their tag numbers count from 1."""
+    """Return tagged events with these sequence_nrs in partitions of `size`; their tag numbers count from
+    1.
+    """
     return [
         event(persistence_id, number, BEGIN + number * SECOND, sequence_nr=nr, partition_nr=(nr - 1) // size)
         for number, nr in enumerate(numbers, 1)
@@ -23,7 +27,9 @@ def numbered(persistence_id, numbers, size):
 
 
 def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, spark):
-    """Fill a gap behind some 180 empty partitions, although metadata does not record that the events between were deleted."""
+    """Fill a gap behind some 180 empty partitions, although metadata does not record that the events between
+    were deleted.
+    """
     one = journal()
     far = numbered("far", [1, 3, 5, 9_001, 9_010, 9_020, 9_060], 50)
     first_ones_gone = numbered("first-ones-gone", [400, 402, 403, 410], 5)
@@ -32,7 +38,12 @@ def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, s
     every = [*far, *first_ones_gone, *plain]
     one.messages(every)
     one.view(row for row in every if row not in missing)
-    configured = settings(one.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=f"{BEGIN - timedelta(days=1):%Y-%m-%d}")
+    configured = settings(
+        one.keyspace,
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket=f"{BEGIN - timedelta(days=1):%Y-%m-%d}",
+    )
     delivered_first(configured, spark)
     assert holds(configured, only(configured)) == {}
     found = [row._replace(late=0) for row in clickhouse_rows(configured, only(configured))]
@@ -51,9 +62,17 @@ def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, s
         ([500_000, 4_999_999_999], 500_000, 5_000_000_000, [0, 9999], 160),
         ([7, 800, 801, 900], 10, 850, [0, 79, 80], 5),
     ],
-    ids=["no events", "one partition", "the neighbour begins the next", "ten thousand empty ones", "empty ones at the begin"],
+    ids=[
+        "no events",
+        "one partition",
+        "the neighbour begins the next",
+        "ten thousand empty ones",
+        "empty ones at the begin",
+    ],
 )
-def test_partitions_before_number_take_bounded_queries(journal, stack, numbers, size, before, expected, queries):
+def test_partitions_before_number_take_bounded_queries(
+    journal, stack, numbers, size, before, expected, queries
+):
     """Find the partitions with events before a number in at most `queries` queries."""
     one = journal()
     one.messages(numbered("p", numbers, size))

@@ -10,7 +10,8 @@ from tagmill.domain.timeuuid import ticks
 
 
 @pytest.mark.parametrize(
-    "rows, tags, size", [(4001, ("a", "b", "c"), "Hour"), (500, ("one",), "Minute"), (1000, ("x", "y"), "Day")]
+    "rows, tags, size",
+    [(4001, ("a", "b", "c"), "Hour"), (500, ("one",), "Minute"), (1000, ("x", "y"), "Day")],
 )
 def test_the_tables_agree_with_each_other(stack, rows, tags, size):
     wanted, name = plan(rows, tags=tags, bucket_size=size, buckets=3, persistence_ids=7), f"g_{rows}"
@@ -20,12 +21,19 @@ def test_the_tables_agree_with_each_other(stack, rows, tags, size):
     assert sum(expected.values()) == rows
     assert len({row.timebucket for row in views}) == 3
     assert all(BucketSize(size).start(ticks(row.timestamp)) == row.timebucket for row in views)
-    messages = {(row.persistence_id, row.sequence_nr): row for row in stack.session.execute(f"SELECT * FROM {name}.messages")}
+    messages = {
+        (row.persistence_id, row.sequence_nr): row
+        for row in stack.session.execute(f"SELECT * FROM {name}.messages")
+    }
     tagged = defaultdict(set)
     numbers = defaultdict(list)
     for row in sorted(views, key=lambda row: ticks(row.timestamp)):
         message = messages[row.persistence_id, row.sequence_nr]
-        assert (message.event, message.timestamp, message.writer_uuid) == (row.event, row.timestamp, row.writer_uuid)
+        assert (message.event, message.timestamp, message.writer_uuid) == (
+            row.event,
+            row.timestamp,
+            row.writer_uuid,
+        )
         tagged[row.persistence_id, row.sequence_nr].add(row.tag_name)
         numbers[row.persistence_id, row.tag_name].append((row.tag_pid_sequence_nr, row.sequence_nr))
     assert all(set(row.tags or ()) == tagged[key] for key, row in messages.items())

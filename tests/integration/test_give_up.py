@@ -41,7 +41,12 @@ class Delivery:
         for persistence_id in ("a", "b"):
             for tag in ("t", "u"):
                 journal.both(events(persistence_id, range(1, 9), BEGIN, tag))
-        keys = {"tags": ["t", "u"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "batch_rows": 8}
+        keys = {
+            "tags": ["t", "u"],
+            "bucket_size": "Hour",
+            "first_time_bucket": BEGIN.isoformat(),
+            "batch_rows": 8,
+        }
         self.settings = settings(journal.keyspace, **keys)
         self.name = only(self.settings)
         schema.apply(self.settings)
@@ -86,7 +91,9 @@ class Delivery:
         Path(self.settings.storage.root, file).write_bytes(b"damaged")
 
     def equals_view(self, *, late=False):
-        """Deliver, then compare all rows and columns of ClickHouse with the view; with `late`, rows may be flagged late."""
+        """Deliver, then compare all rows and columns of ClickHouse with the view; with `late`, rows may be
+        flagged late.
+        """
         deliver(self.settings, self.name, self.spark)
         there = [row._replace(late=0) if late else row for row in clickhouse_rows(self.settings, self.name)]
         assert sorted(there) == sorted(as_row(row) for row in self.journal.rows())
@@ -125,7 +132,9 @@ def some_there(pipeline):
 
 
 def some_there_without_files(pipeline):
-    """Deliver three of four batches, and delete the plan, the manifest and every file that the manifest names."""
+    """Deliver three of four batches, and delete the plan, the manifest and every file that the manifest
+    names.
+    """
     pipeline.pushed(3)
     row = pipeline.row()
     for file in (row.plan_file, row.manifest_file, *pipeline.manifest().sha256):
@@ -143,9 +152,14 @@ def rows_changed(pipeline):
 
 
 def first_sent_again(pipeline):
-    """Mark the first batch of each tag to be sent again while the one behind it is delivered: `run void` refuses."""
+    """Mark the first batch of each tag to be sent again while the one behind it is delivered: `run void`
+    refuses.
+    """
     run = pipeline.pushed()
-    with Ledger(pipeline.settings.cassandra) as ledger, ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+    with (
+        Ledger(pipeline.settings.cassandra) as ledger,
+        ClickHouse(pipeline.settings.clickhouse) as clickhouse,
+    ):
         for batch in (ledger.batches(pipeline.name, run["run"])[n] for n in (0, 2)):
             clickhouse.delete_batch(pipeline.name, batch.batch_id, 1)
             ledger.move_batch(pipeline.name, run["run"], run["fence"], batch, BatchState.NEW, 2)
@@ -176,7 +190,9 @@ STATES = [
 
 @pytest.mark.parametrize(("make", "ends", "late"), STATES)
 def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
-    """Give up a run in each state: it ends, and the next one delivers all that it did not, each event once."""
+    """Give up a run in each state: it ends, and the next one delivers all that it did not, each event
+    once.
+    """
     make(delivery)
     run = delivery.row().run
     code, said, wrong = delivery.tagmill("run", "give-up", *WHY)
@@ -192,7 +208,9 @@ def test_give_up_killed_anywhere_can_be_repeated(delivery):
     for instant in ("giveup.voided", "giveup.noted"):
         with crashing(instant), pytest.raises(Crashed):
             delivery.tagmill("run", "give-up", *WHY)
-        delivery.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{delivery.name}'")
+        delivery.journal.session.execute(
+            f"DELETE FROM tagmill_test.leases WHERE pipeline = '{delivery.name}'"
+        )
     assert delivery.tagmill("run", "give-up", *WHY)[0] == 0
     delivery.equals_view()
 
@@ -204,7 +222,9 @@ def test_give_up_no_open_run_refused(delivery):
 
 
 def test_give_up_lost_withdrawal_is_noted(delivery):
-    """Give up a withdrawal that removed its batch and lost its plan: the events are noted, and a re-read delivers them."""
+    """Give up a withdrawal that removed its batch and lost its plan: the events are noted, and a re-read
+    delivers them.
+    """
     finish(delivery.settings, delivery.name, delivery.spark, delivery.planned())
     batch = delivery.manifest().batches[0]
     command = ("batches", "withdraw", batch.batch_id, "--run", "1", *WHY)
@@ -225,7 +245,9 @@ def test_give_up_lost_withdrawal_is_noted(delivery):
 
 
 def test_give_up_set_apart_id_is_held(delivery):
-    """Hold the persistence_id in each tag while the rest flows; once released, it is delivered and nothing arrives twice."""
+    """Hold the persistence_id in each tag while the rest flows; once released, it is delivered and nothing
+    arrives twice.
+    """
     all_new(delivery)
     code, said, wrong = delivery.tagmill("run", "give-up", "--set-apart", "a", *WHY)
     assert code == 0 and "held until tagmill holds release" in said, wrong
@@ -235,7 +257,9 @@ def test_give_up_set_apart_id_is_held(delivery):
     deliver(delivery.settings, delivery.name, delivery.spark)
     there = clickhouse_rows(delivery.settings, delivery.name)
     assert there == sorted(as_row(row) for row in delivery.journal.rows("b"))
-    found = {key: (hold.reason, hold.held_rows) for key, hold in holds(delivery.settings, delivery.name).items()}
+    found = {
+        key: (hold.reason, hold.held_rows) for key, hold in holds(delivery.settings, delivery.name).items()
+    }
     assert found == {("t", "a"): ("set_apart", 9), ("u", "a"): ("set_apart", 9)}
     refused = ("holds", "close", "--tag", "t", "--persistence-id", "a", *WHY)
     assert delivery.tagmill(*refused)[0] == 2

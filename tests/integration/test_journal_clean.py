@@ -10,9 +10,25 @@ from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tests.support import auditing
 from tests.support.building import built
-from tests.support.delivery import clickhouse_rows, deliver, delivered_first, known_to_spark, only, tagmill, verdicts
+from tests.support.delivery import (
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    known_to_spark,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import event, events, this_hour
-from tests.support.journal_cleaning import add_snapshots, cleaned, in_journal, metadata, reasons, snapshots, tables
+from tests.support.journal_cleaning import (
+    add_snapshots,
+    cleaned,
+    in_journal,
+    metadata,
+    reasons,
+    snapshots,
+    tables,
+)
 
 HOUR = timedelta(hours=1)
 BEGIN = this_hour() - timedelta(days=3)
@@ -27,17 +43,26 @@ def kept(case, name="t"):
 class Applied:
     """A journal and one pipeline on the given tags, which is delivered unless `delivered` is false."""
 
-    def __init__(self, journal, settings, spark, records, *, tags=("t",), delivered=True, cleanup=None, **keys):
+    def __init__(
+        self, journal, settings, spark, records, *, tags=("t",), delivered=True, cleanup=None, **keys
+    ):
         self.journal, self.spark, self.session = journal, spark, journal.session
         journal.both(records)
         for persistence_id in {record["persistence_id"] for record in records}:
             self.session.execute(
-                f"INSERT INTO {journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)", (persistence_id,)
+                f"INSERT INTO {journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)",
+                (persistence_id,),
             )
         self.settings = settings(
-            journal.keyspace, tags=list(tags), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(),
-            cleanup={key: value for key, value in {**CLEANUP, **(cleanup or {})}.items() if value is not None}, **keys,
-        )  # fmt: skip
+            journal.keyspace,
+            tags=list(tags),
+            bucket_size="Hour",
+            first_time_bucket=BEGIN.isoformat(),
+            cleanup={
+                key: value for key, value in {**CLEANUP, **(cleanup or {})}.items() if value is not None
+            },
+            **keys,
+        )
         self.name = only(self.settings)
         self.file = settings.file(self.name)
         self.snapshots = f"{journal.keyspace}_snapshot"
@@ -64,7 +89,9 @@ class Applied:
 
 @pytest.fixture
 def applied(journal, settings, spark):
-    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the test."""
+    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the
+    test.
+    """
     made = []
 
     def make(records, **options):
@@ -92,12 +119,19 @@ def test_clean_delivered_events_leaves_audit_agreeing(applied):
     cleaned(case.settings, "d", "all", views=True)
     cleaned(case.settings, "e", "all", never_again=True)
     done = cleaned(case.settings, "f", "all", never_again=True, views=True)
-    assert (done["events"], done["view_rows"]) == (10, 10) and "no snapshots were looked for" in done["warnings"][0]
+    assert (done["events"], done["view_rows"]) == (10, 10) and "no snapshots were looked for" in done[
+        "warnings"
+    ][0]
     some, whole = list(range(5, 11)), list(range(1, 11))
     assert case.events() == {"a": some, "b": some, "g": whole}
     assert case.deleted_to() == {"a": 4, "b": 4, "c": 10, "d": 10}
     assert [kept(case, name) for name in "abcdefg"] == [whole, some, whole, [], whole, [], whole]
-    listed = {row[0] for row in case.session.execute(f"SELECT persistence_id FROM {case.journal.keyspace}.all_persistence_ids")}
+    listed = {
+        row[0]
+        for row in case.session.execute(
+            f"SELECT persistence_id FROM {case.journal.keyspace}.all_persistence_ids"
+        )
+    }
     assert listed == {"a", "b", "c", "d", "g"}
     report = auditing.audited(case.settings, case.spark)
     assert report.agrees, report
@@ -110,10 +144,14 @@ def test_clean_delivered_events_leaves_audit_agreeing(applied):
 
 
 def test_clean_lost_events_are_still_audit_findings(applied, stack):
-    """Report events that journal and view lost without a cleanup, although another id was cleaned up altogether."""
+    """Report events that journal and view lost without a cleanup, although another id was cleaned up
+    altogether.
+    """
     case = applied([record for name in "ab" for record in events(name, range(1, 4), BEGIN)])
     cleaned(case.settings, "a", "all", never_again=True, views=True)
-    stack.session.execute(f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'b' AND partition_nr = 0")
+    stack.session.execute(
+        f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'b' AND partition_nr = 0"
+    )
     for row in case.journal.rows("b"):
         case.journal.remove(row)
     report = auditing.audited(case.settings, case.spark)
@@ -121,14 +159,25 @@ def test_clean_lost_events_are_still_audit_findings(applied, stack):
 
 
 def test_clean_reaches_emptied_and_skipped_partitions(applied):
-    """Delete events from every partition, also behind partitions that were emptied before or never written."""
-    records = [{**record, "partition_nr": (record["sequence_nr"] - 1) // 2} for record in events("p", range(1, 41), BEGIN)]
-    skipped = [{**record, "partition_nr": 2 * (record["sequence_nr"] // 3)} for record in events("q", range(1, 13), BEGIN)]
+    """Delete events from every partition, also behind partitions that were emptied before or never
+    written.
+    """
+    records = [
+        {**record, "partition_nr": (record["sequence_nr"] - 1) // 2}
+        for record in events("p", range(1, 41), BEGIN)
+    ]
+    skipped = [
+        {**record, "partition_nr": 2 * (record["sequence_nr"] // 3)}
+        for record in events("q", range(1, 13), BEGIN)
+    ]
     case = applied([*records, *skipped])
     assert cleaned(case.settings, "p", "to", to=31)["events"] == 31
     assert cleaned(case.settings, "p", "to", to=35)["events"] == 4
     assert cleaned(case.settings, "q", "to", to=7)["events"] == 7
-    assert case.events() == {"p": list(range(36, 41)), "q": list(range(8, 13))} and case.deleted_to() == {"p": 35, "q": 7}
+    assert case.events() == {"p": list(range(36, 41)), "q": list(range(8, 13))} and case.deleted_to() == {
+        "p": 35,
+        "q": 7,
+    }
     assert cleaned(case.settings, "p", "all")["events"] == 5 and case.deleted_to()["p"] == 40
 
 
@@ -170,7 +219,12 @@ def test_clean_snapshots_kept_by_number_and_age(applied):
     for name in "abc":
         add_snapshots(case.session, case.snapshots, name, taken)
     dry = cleaned(case.settings, ["a"], "before_snapshot", keep=2, delete=False)
-    assert (dry["events"], dry["snapshots"]) == (6, 2) and snapshots(case.session, case.snapshots)["a"] == [2, 4, 6, 8]
+    assert (dry["events"], dry["snapshots"]) == (6, 2) and snapshots(case.session, case.snapshots)["a"] == [
+        2,
+        4,
+        6,
+        8,
+    ]
     assert cleaned(case.settings, ["a"], "before_snapshot", keep=2)["snapshots"] == 2
     assert cleaned(case.settings, ["b"], "snapshots", keep=1, keep_newer_than=BEGIN + HOUR / 2)["events"] == 0
     cleaned(case.settings, ["c", "d"], "before_snapshot", keep=9)
@@ -188,7 +242,9 @@ def test_clean_snapshots_kept_by_number_and_age(applied):
 
 
 def test_clean_undelivered_events_refuse_whole_id(applied, tmp_path):
-    """Refuse an id with undelivered events as a whole and clean up the others; --force-undelivered deletes them all the same."""
+    """Refuse an id with undelivered events as a whole and clean up the others; --force-undelivered deletes
+    them all the same.
+    """
     case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
     case.journal.both(events("a", range(6, 9), BEGIN))
     before = [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row]
@@ -197,17 +253,25 @@ def test_clean_undelivered_events_refuse_whole_id(applied, tmp_path):
     code, said, wrong = case.command("--persistence-ids", str(ids), "--to", "7", "--yes", "--json")
     done = json.loads(said)
     assert code == 3, wrong
-    assert (done["persistence_ids"], done["refused"], done["unknown"], done["unknown_ids"]) == (3, 1, 1, ["nobody"])
+    assert (done["persistence_ids"], done["refused"], done["unknown"], done["unknown_ids"]) == (
+        3,
+        1,
+        1,
+        ["nobody"],
+    )
     text = done["refusals"][0]["text"]
     assert (
-        "persistence id 'a', tag 't'" in text and "delivered to sequence_nr 5; 2 events up to sequence_nr 7 would be lost" in text
+        "persistence id 'a', tag 't'" in text
+        and "delivered to sequence_nr 5; 2 events up to sequence_nr 7 would be lost" in text
     )
     assert "left untouched; --force-undelivered deletes them all the same" in text
     assert case.events() == {"a": list(range(1, 9))} and case.deleted_to() == {"b": 5}
     assert [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row] == before
     code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes")
     assert code == 3 and "1 refused" in said
-    assert case.command("--persistence-id", "a", "--to", "5", "--yes")[0] == 0 and case.events() == {"a": [6, 7, 8]}
+    assert case.command("--persistence-id", "a", "--to", "5", "--yes")[0] == 0 and case.events() == {
+        "a": [6, 7, 8]
+    }
     code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes", "--force-undelivered")
     assert code == 0 and case.events() == {"a": [8]}
 
@@ -218,12 +282,24 @@ def test_clean_held_or_never_delivered_is_refused(applied):
     case = applied(records, delivered=False, quality={"max_held_share_percent": 100})
     case.journal.remove(records[4])
     case.session.execute(
-        f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'h' AND partition_nr = 0 AND sequence_nr = 5"
+        f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'h' AND partition_nr = 0 "
+        "AND sequence_nr = 5"
     )
     delivered_first(case.settings, case.spark)
     assert reasons(cleaned(case.settings, "h", "to", to=6)) == [("h", "t", "held")]
     code, *_ = tagmill(
-        case.file, "holds", "close", "-p", case.name, "--tag", "t", "--persistence-id", "h", "--why", "a test", "--yes"
+        case.file,
+        "holds",
+        "close",
+        "-p",
+        case.name,
+        "--tag",
+        "t",
+        "--persistence-id",
+        "h",
+        "--why",
+        "a test",
+        "--yes",
     )
     assert code == 0
     deliver(case.settings, case.name, case.spark)
@@ -235,7 +311,9 @@ def test_clean_held_or_never_delivered_is_refused(applied):
 
 def test_what_begins_before_the_pipeline_does_stays(applied):
     case = applied(
-        events("s", range(1, 11), BEGIN), start_from={"t": (BEGIN + timedelta(seconds=5)).isoformat()}, first_seen="assume_first"
+        events("s", range(1, 11), BEGIN),
+        start_from={"t": (BEGIN + timedelta(seconds=5)).isoformat()},
+        first_seen="assume_first",
     )
     assert [row.sequence_nr for row in clickhouse_rows(case.settings, case.name)] == [5, 6, 7, 8, 9, 10]
     assert reasons(cleaned(case.settings, "s", "to", to=8)) == [("s", "t", "not_delivered")]
@@ -264,10 +342,15 @@ def test_clean_asks_every_pipeline_on_journal(applied):
 
 
 def test_clean_view_rows_still_read_stay(applied):
-    """Keep rows of the view that a run may still read, or while readers are not stated and --force-unread is not given."""
+    """Keep rows of the view that a run may still read, or while readers are not stated and --force-unread is
+    not given.
+    """
     case = applied(events("v", range(1, 6), BEGIN), cleanup={"other_readers": None})
     done = cleaned(case.settings, "v", "to", to=3, views=True)
-    assert reasons(done) == [("v", "t", "readers_not_stated")] and "--force-unread deletes them" in done["refusals"][0]["text"]
+    assert (
+        reasons(done) == [("v", "t", "readers_not_stated")]
+        and "--force-unread deletes them" in done["refusals"][0]["text"]
+    )
     assert case.events() == {"v": list(range(1, 6))}
     assert cleaned(case.settings, "v", "to", to=3, views=True, force_unread=True)["view_rows"] == 3
     assert kept(case, "v") == [4, 5]
@@ -313,13 +396,18 @@ def test_clean_refused_during_delivery_or_open_run(applied):
 
 
 def test_clean_dry_run_counts_unknown_ids_refused(applied):
-    """Count in a dry run what would be deleted; refuse a request with unknown ids only, unconfirmed, or without a table of snapshots."""
+    """Count in a dry run what would be deleted; refuse a request with unknown ids only, unconfirmed, or
+    without a table of snapshots.
+    """
     case = applied(events("x", range(1, 6), BEGIN))
     before = case.state()
     code, said, _ = case.command(
         "--persistence-id", "x", "--persistence-id", "y", "--all", "--views", "--never-again", "--dry-run"
     )
-    assert code == 0 and "5 events, 5 rows of the view and 0 snapshots would be deleted; 1 not in the journal" in said
+    assert (
+        code == 0
+        and "5 events, 5 rows of the view and 0 snapshots would be deleted; 1 not in the journal" in said
+    )
     assert "not in the journal: 'y'" in said
     code, _, wrong = case.command("--persistence-id", "y", "--all", "--yes")
     assert code == 2 and "knows none of the 1 persistence ids (the first: 'y')" in wrong
@@ -336,16 +424,27 @@ def test_clean_dry_run_counts_unknown_ids_refused(applied):
         (["--persistence-id", "x"], "give exactly one of --to, --before-snapshot, --snapshots and --all"),
         (["--persistence-id", "x", "--to", "3", "--all"], "give exactly one of"),
         (["--to", "3"], "name persistence ids"),
-        (["--persistence-id", "x", "--to", "3", "--keep", "2"], "keep and keep-newer-than are about snapshots"),
+        (
+            ["--persistence-id", "x", "--to", "3", "--keep", "2"],
+            "keep and keep-newer-than are about snapshots",
+        ),
         (["--persistence-id", "x", "--to", "3", "--never-again"], "never-again is for deleting all"),
         (["--persistence-id", "x", "--snapshots", "--views"], "deleting snapshots deletes no events"),
-        (["--persistence-id", "x", "--to", "3", "--force-unread"], "--force-unread is about rows of the view"),
-        (["--persistence-id", "\udcff", "--to", "3", "--yes"], "'\\udcff': what was given is no text in UTF-8"),
+        (
+            ["--persistence-id", "x", "--to", "3", "--force-unread"],
+            "--force-unread is about rows of the view",
+        ),
+        (
+            ["--persistence-id", "\udcff", "--to", "3", "--yes"],
+            "'\\udcff': what was given is no text in UTF-8",
+        ),
         (["--persistence-ids", "/nowhere", "--to", "3", "--yes"], "'/nowhere' does not exist"),
     ],
 )
 def test_clean_contradicting_options_are_refused(stack, settings, options, said):
     """Refuse options that contradict each other, are incomplete or can't be read, and name them."""
     configured = settings("nowhere", tags=["t"], bucket_size="Hour", first_time_bucket="20260101T00:00")
-    code, _, wrong = tagmill(settings.file(only(configured)), "journal", "clean", "--pipeline", only(configured), *options)
+    code, _, wrong = tagmill(
+        settings.file(only(configured)), "journal", "clean", "--pipeline", only(configured), *options
+    )
     assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong

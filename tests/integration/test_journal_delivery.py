@@ -1,4 +1,6 @@
-"""Kafka Journal tables delivered to ClickHouse: what their readers see, each event once, whatever the replicator has gone through."""
+"""Kafka Journal tables delivered to ClickHouse: what their readers see, each event once, whatever the
+replicator has gone through.
+"""
 
 import json
 import time
@@ -57,7 +59,9 @@ class JournalShop(Shop):
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path, kafka_journal):
-    """Return a function that makes a journal with one topic, replicated once, and applies the schema of its pipeline."""
+    """Return a function that makes a journal with one topic, replicated once, and applies the schema of its
+    pipeline.
+    """
 
     def make(partitions=1, **keys):
         of = kafka_journal()
@@ -73,17 +77,21 @@ def shop(stack, kafka, spark, tmp_path, kafka_journal):
 def test_journal_events_arrive_once_as_stored(shop):
     """Deliver the events of the configured tags once per tag, with the values of the journal's rows."""
     one = shop(2, tags=["red", "blue"])
-    one.topic.append("a", [(1, {"n": 1}), (2, {"n": 2})], tags=["red", "blue", "other"], headers=[("h", b"v")])
+    one.topic.append(
+        "a", [(1, {"n": 1}), (2, {"n": 2})], tags=["red", "blue", "other"], headers=[("h", b"v")]
+    )
     one.topic.append("b", [(1, "x")], partition=1, tags=["blue"])
     one.topic.append("c", [(1, "nobody's")], tags=["other"])
     (run,) = one.both()
     assert run["rows"] == 5
     found = one.events("tag, id, seq_nr, partition, payload_type, payload, origin, headers")
     assert found == [
-        ("blue", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'), ("blue", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
+        ("blue", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'),
+        ("blue", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
         ("blue", "b", 1, 1, "json", '"x"', "app", "{}"),
-        ("red", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'), ("red", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
-    ]  # fmt: skip
+        ("red", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'),
+        ("red", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
+    ]
     one.topic.append("a", [(3, {"n": 3})], tags=["red"])
     assert [run["rows"] for run in one.both()] == [1]
     assert one.both() == []
@@ -93,8 +101,13 @@ def test_journal_events_arrive_once_as_stored(shop):
 
 
 def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
-    """Deliver and show columns that earlier releases lack as null; a replication adds them, and names other missing columns."""
-    one, missing = shop(), dict.fromkeys([*(f"{table}.{name}" for table in ADDED for name in ADDED[table]), ""])
+    """Deliver and show columns that earlier releases lack as null; a replication adds them, and names other
+    missing columns.
+    """
+    one, missing = (
+        shop(),
+        dict.fromkeys([*(f"{table}.{name}" for table in ADDED for name in ADDED[table]), ""]),
+    )
     keyspace, expected = one.journal.name, []
 
     def drop(columns):
@@ -102,7 +115,9 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
             table, name = column.split(".")
             one.stack.session.execute(f"ALTER TABLE {keyspace}.{table} DROP {name}")
             end = time.monotonic() + 30
-            while name in connector.table(one.spark, keyspace, table).columns:  # the connector notices it after a while
+            while (
+                name in connector.table(one.spark, keyspace, table).columns
+            ):  # the connector notices it after a while
                 assert time.monotonic() < end
                 time.sleep(0.1)
 
@@ -124,7 +139,10 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
     drop(["metajournal.expire_on", "metajournal.record_id"])
     one.topic.append("a", [(101, 101)])
     one.topic.flush()
-    with pytest.raises(ConfigurationError, match=f"keyspace {keyspace} has no column metajournal.expire_on. Nothing was written"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"keyspace {keyspace} has no column metajournal.expire_on. Nothing was written",
+    ):
         one.replicate()
     drop(["journal.payload_txt"])
     with pytest.raises(ConfigurationError, match=f"{keyspace}.journal has no column payload_txt"):
@@ -150,11 +168,16 @@ def test_journal_without_tags_delivers_all_events(shop):
     assert run["rows"] == 19
     assert [n for key, n in one.events() if key == "long"] == [*range(1, 41)]
     assert [n for key, n in one.events() if key == "skips"] == [1, 2 * 10**12, 2 * 10**12 + 1]
-    assert [(n, payload) for key, n, payload in one.events("id, seq_nr, payload") if key == "gone"] == [(1, '"again"'), (2, "2")]
+    assert [(n, payload) for key, n, payload in one.events("id, seq_nr, payload") if key == "gone"] == [
+        (1, '"again"'),
+        (2, "2"),
+    ]
 
 
 def test_journal_orphans_and_stale_entries_are_ignored(shop):
-    """Ignore rows of an earlier life and a stale entry next to today's; read an entry that only its older place has."""
+    """Ignore rows of an earlier life and a stale entry next to today's; read an entry that only its older
+    place has.
+    """
     one = shop()
     one.topic.append("a", [(n, n) for n in range(1, 5)])
     one.topic.append("old", [(1, 1)])
@@ -164,7 +187,8 @@ def test_journal_orphans_and_stale_entries_are_ignored(shop):
     # An interrupted purge has left rows of another record_id, above and below those of today.
     for number in (2, 9):
         session.execute(
-            f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id, payload_type, "
+            f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, "
+            "meta_record_id, payload_type, "
             "payload_txt) VALUES ('a', %s, 0, %s, toTimestamp(now()), 0, 0, uuid(), 'json', '0')",
             (one.topic.name, number),
         )
@@ -180,20 +204,28 @@ def test_journal_orphans_and_stale_entries_are_ignored(shop):
     one.deliver()
     assert one.events() == [*(("a", n) for n in range(1, 5)), ("old", 1)]
     session.execute(
-        f"DELETE FROM {keyspace}.metajournal WHERE topic = %s AND segment = %s AND id = 'old'", (one.topic.name, today)
+        f"DELETE FROM {keyspace}.metajournal WHERE topic = %s AND segment = %s AND id = 'old'",
+        (one.topic.name, today),
     )
     session.execute(
-        f"UPDATE {keyspace}.metajournal SET offset = 2, seq_nr = 2 WHERE topic = %s AND segment = %s AND id = 'old'",
+        f"UPDATE {keyspace}.metajournal SET offset = 2, seq_nr = 2 WHERE topic = %s AND segment = %s AND "
+        "id = 'old'",
         (one.topic.name, older),
     )
     session.execute(
-        f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id, payload_type, "
+        f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, "
+        "meta_record_id, payload_type, "
         "payload_txt) VALUES ('old', %s, 0, 2, toTimestamp(now()), 0, 2, %s, 'text', 'late')",
         (one.topic.name, entry["record_id"]),
     )
-    session.execute(f"UPDATE {keyspace}.pointer2 SET offset = 2 WHERE topic = %s AND partition = 0", (one.topic.name,))
+    session.execute(
+        f"UPDATE {keyspace}.pointer2 SET offset = 2 WHERE topic = %s AND partition = 0", (one.topic.name,)
+    )
     one.deliver()
-    assert one.events("id, seq_nr, payload_type, payload")[-1] == ("old", 2, "text", "late") and len(one.events()) == 6
+    assert (
+        one.events("id, seq_nr, payload_type, payload")[-1] == ("old", 2, "text", "late")
+        and len(one.events()) == 6
+    )
 
 
 def test_journal_entry_without_record_id_delivers_all(shop):
@@ -204,7 +236,8 @@ def test_journal_entry_without_record_id_delivers_all(shop):
     one.replicate()
     (entry,) = one.journal.entries().values()
     one.stack.session.execute(
-        f"DELETE record_id FROM {one.journal.name}.metajournal WHERE topic = %s AND segment = %s AND id = 'old'",
+        f"DELETE record_id FROM {one.journal.name}.metajournal WHERE topic = %s AND segment = %s AND id "
+        "= 'old'",
         (one.topic.name, entry["segment"]),
     )
     one.deliver()
@@ -234,23 +267,42 @@ def test_journal_large_events_use_bounded_memory(shop, stack):
     one = shop()
     ids, events, size = 80, 20, 50_000
     insert = stack.session.prepare(
-        f"INSERT INTO {one.journal.name}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, payload_type, payload_bin) "
+        f"INSERT INTO {one.journal.name}.journal (id, topic, segment, seq_nr, timestamp, partition, "
+        "offset, payload_type, payload_bin) "
         "VALUES (?, 't', 0, ?, 1, 0, ?, 'binary', ?)"
     )
     for number in range(ids):
         for seq_nr in range(1, events + 1):
             stack.session.execute(insert, (f"k{number}", seq_nr, number * events + seq_nr, b"x" * size))
     entries = [
-        {"topic": "t", "id": f"k{number}", "segment": entry_segments(f"k{number}")[0], "partition": 0, "segment_size": 10_000,
-         "seq_nr": events, "delete_to": None, "record_id": None, "segments": None}
+        {
+            "topic": "t",
+            "id": f"k{number}",
+            "segment": entry_segments(f"k{number}")[0],
+            "partition": 0,
+            "segment_size": 10_000,
+            "seq_nr": events,
+            "delete_to": None,
+            "record_id": None,
+            "segments": None,
+        }
         for number in range(ids)
-    ]  # fmt: skip
+    ]
     new = [Range(topic="t", partition=0, first=5, end=10_000)]
     plan = TopicPlan(
-        pipeline="p", run=1, planned_at=datetime.now(UTC), ranges=new, known_since=0, rule="", warnings=[], more=False
+        pipeline="p",
+        run=1,
+        planned_at=datetime.now(UTC),
+        ranges=new,
+        known_since=0,
+        rule="",
+        warnings=[],
+        more=False,
     )
     with Cassandra(one.settings.cassandra) as cassandra:
-        rows = source.Events(KafkaJournalTables(cassandra, one.journal.name), plan, frozenset()).of(iter(entries))
+        rows = source.Events(KafkaJournalTables(cassandra, one.journal.name), plan, frozenset()).of(
+            iter(entries)
+        )
         tracemalloc.start()
         try:
             found = [(row["id"], row["seq_nr"], len(row["payload"])) for row in rows]
@@ -281,8 +333,12 @@ def test_journal_crashes_and_voided_batch_lose_nothing(shop):
     one = shop(batch_rows=3)
     sent = 0
     for instant in (
-        "plan.after_commit", "seal.before_commit", "seal.after_commit", "push.after_insert", "close.before_end",
-    ):  # fmt: skip
+        "plan.after_commit",
+        "seal.before_commit",
+        "seal.after_commit",
+        "push.after_insert",
+        "close.before_end",
+    ):
         one.topic.append("a", [(sent + n, n) for n in range(1, 5)])
         sent += 4
         one.topic.flush()
@@ -334,7 +390,9 @@ def test_journal_delivery_without_kafka_names_missing_topic(shop, kafka):
     code, out, _ = tagmill(one.file, "run", "deliver", "--pipeline", one.name, "--json")
     assert code == 2 and out == ""
     one.configure(keyspace=one.journal.name, topics=[one.topic.name])
-    assert tagmill(one.file, "status", "--pipeline", one.name)[0] == 3  # the pipeline counts as failed until a delivery succeeds
+    assert (
+        tagmill(one.file, "status", "--pipeline", one.name)[0] == 3
+    )  # the pipeline counts as failed until a delivery succeeds
     assert one.deliver() == []
     code, out, err = tagmill(one.file, "status", "--pipeline", one.name, "--json")
     assert code == 0 and json.loads(out)[0]["level"] == "counted", err

@@ -12,7 +12,8 @@ from tests.support.kafka import append_header
 
 @pytest.fixture
 def said(kafka_journal, spark):
-    """Yield said(*arguments), which runs a command on its own journal and returns exit code, output and error.
+    """Yield said(*arguments), which runs a command on its own journal and returns exit code, output and
+    error.
 
     said.journal is that journal.
     """
@@ -33,7 +34,9 @@ def said(kafka_journal, spark):
 
 
 def test_cli_replicate_status_head_deadletters_agree(said):
-    """Show waiting records, replicated events and a dead letter in each command as the journal's state changes."""
+    """Show waiting records, replicated events and a dead letter in each command as the journal's state
+    changes.
+    """
     topic = said.journal.topic()
     topic.append("cart-[1]", [(1, {"a": 1}), (2, "b")], tags=["t"])
     topic.send("cart-[1]", b"cut", [append_header(3, 3, "binary")])
@@ -50,7 +53,9 @@ def test_cli_replicate_status_head_deadletters_agree(said):
     code, shown, _ = said("kafka-journal", "replicate")
     assert code == 0 and "2 events of 1 ids" in shown and "1 can't be read" in shown
     code, shown, _ = said("status", "--json")
-    assert code == 0 and json.loads(shown)[0]["verdict"] == "all that is in Kafka is replicated; 1 dead letters"
+    assert (
+        code == 0 and json.loads(shown)[0]["verdict"] == "all that is in Kafka is replicated; 1 dead letters"
+    )
     code, shown, _ = said("check", "--json")
     verdict = json.loads(shown)[0]["verdict"]
     assert (
@@ -62,7 +67,11 @@ def test_cli_replicate_status_head_deadletters_agree(said):
     assert code == 0 and "has everything" in shown
     code, shown, _ = said("deadletters", "list", "--json")
     (letter,) = json.loads(shown)
-    assert (letter["offset"], letter["value"], letter["key"]) == (1, b"cut".hex(), "cart-[1]") and "cut off" in letter["reason"]
+    assert (letter["offset"], letter["value"], letter["key"]) == (
+        1,
+        b"cut".hex(),
+        "cart-[1]",
+    ) and "cut off" in letter["reason"]
     code, shown, _ = said("kafka-journal", "head", "cart-[1]")
     assert code == 0 and '{"a": 1}' in shown and topic.name in shown
     code, shown, _ = said("kafka-journal", "head", "nobody")

@@ -51,7 +51,11 @@ def keys(*places: tuple[int, int]) -> list[str]:
     """Return for each place an id with this (partition of two, partition of three)."""
     names = [f"id-{n}" for n in range(100)]
     return [
-        next(name for name in names if (partition_of(name.encode(), 2), partition_of(name.encode(), 3)) == place)
+        next(
+            name
+            for name in names
+            if (partition_of(name.encode(), 2), partition_of(name.encode(), 3)) == place
+        )
         for place in places
     ]
 
@@ -61,11 +65,17 @@ FAR = 4_000_000_000_000
 
 @pytest.fixture(scope="module")
 def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
-    """Yield a journal whose topic was replicated in two polls, each with actions for its ids, in segments of two events."""
+    """Yield a journal whose topic was replicated in two polls, each with actions for its ids, in segments of
+    two events.
+    """
     with_end = made(stack, kafka.port, tmp_path_factory.mktemp("journal"))
     journal = next(with_end)()
     run, topic = replicator(journal, spark, segment_size=2), journal.topic()
-    sent = {"whole": topic.append("whole", [(1, {"a": 1}), (2, "x"), (3, None)], tags=["t", "ü"], headers=[("h", b"v")])}
+    sent = {
+        "whole": topic.append(
+            "whole", [(1, {"a": 1}), (2, "x"), (3, None)], tags=["t", "ü"], headers=[("h", b"v")]
+        )
+    }
     topic.delete("delete-none", 3)
     topic.purge("purge-none")
     topic.mark("mark-none")
@@ -84,12 +94,16 @@ def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
     topic.append("for-ever-now", [(1, 1)], expire_after="1 day")
     topic.append("later-deleted", [(n, n) for n in range(1, 10)])
     topic.append("later-purged", [(n, n) for n in range(1, 10)])
-    topic.send("binary", binary([(1, ["b"], 1, b"\x00\xff"), (2, [], 3, b"text"), (3, [], 2, b"[1.10]"), (4, [], 0, b"")]),
-               [append_header(1, 4, "binary")])  # fmt: skip
+    topic.send(
+        "binary",
+        binary([(1, ["b"], 1, b"\x00\xff"), (2, [], 3, b"text"), (3, [], 2, b"[1.10]"), (4, [], 0, b"")]),
+        [append_header(1, 4, "binary")],
+    )
     topic.flush()
     reports = [run()]
     stack.session.execute(  # an interrupted purge of an earlier life has left this behind
-        f"INSERT INTO {journal.name}.journal (id, topic, segment, seq_nr, timestamp) VALUES ('whole', %s, 0, 1, 77)",
+        f"INSERT INTO {journal.name}.journal (id, topic, segment, seq_nr, timestamp) VALUES ('whole', "
+        "%s, 0, 1, 77)",
         (topic.name,),
     )
     sent["second"] = topic.append("whole", [(4, 4), (7, 7)])
@@ -113,12 +127,18 @@ def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
 
 
 def test_append_without_entry_creates_entry_and_events(told):
-    """Write the first append's events with segment, payload, tags, headers and offset, under the new entry's record_id."""
+    """Write the first append's events with segment, payload, tags, headers and offset, under the new entry's
+    record_id.
+    """
     rows = [row for row in told.rows if row["id"] == "whole" and row["seq_nr"] <= 3 and row["meta_record_id"]]
     assert [(row["seq_nr"], row["segment"], row["payload_type"], row["payload_txt"]) for row in rows] == [
-        (1, 0, "json", '{"a": 1}'), (2, 0, "json", '"x"'), (3, 1, None, None),
-    ]  # fmt: skip
-    of_all = {(row["partition"], row["offset"], row["timestamp"], row["origin"], row["version"]) for row in rows}
+        (1, 0, "json", '{"a": 1}'),
+        (2, 0, "json", '"x"'),
+        (3, 1, None, None),
+    ]
+    of_all = {
+        (row["partition"], row["offset"], row["timestamp"], row["origin"], row["version"]) for row in rows
+    }
     assert of_all == {(0, 0, moment(told.sent["whole"]), "app", None)}
     assert rows[0]["tags"] == {"t", "ü"} and rows[0]["headers"] == {"h": "v"} and rows[0]["metadata"] is None
 
@@ -135,7 +155,9 @@ def test_append_with_entry_updates_seq_nr(told):
 
 @pytest.mark.parametrize("key", ["delete-none", "purge-none", "mark-none", "purged-at-once"])
 def test_actions_without_entry_do_nothing(told, key):
-    """Ignore a delete, a purge and a mark of an id without an entry, and an append purged in the same poll."""
+    """Ignore a delete, a purge and a mark of an id without an entry, and an append purged in the same
+    poll.
+    """
     assert told.state(key) is None and told.seq_nrs(key) == []
 
 
@@ -175,21 +197,34 @@ def test_sequence_numbers_may_skip_far(told):
 def test_expiry_is_decided_by_last_append(told):
     """Count an expiry from its append; a later append without one removes it."""
     entry = told.entries["expiring"]
-    assert entry["expire_on"].date() == date(2026, 9, 23) and str(entry["expire_after"]) == "0mo1d43200000000000ns"
-    assert told.entries["for-ever-now"]["expire_on"] is None and told.entries["for-ever-now"]["expire_after"] is None
+    assert (
+        entry["expire_on"].date() == date(2026, 9, 23)
+        and str(entry["expire_after"]) == "0mo1d43200000000000ns"
+    )
+    assert (
+        told.entries["for-ever-now"]["expire_on"] is None
+        and told.entries["for-ever-now"]["expire_after"] is None
+    )
 
 
 def test_payloads_have_columns_by_type(told):
-    """Store text and JSON payloads in payload_txt and binary ones in payload_bin, each with its payload_type."""
+    """Store text and JSON payloads in payload_txt and binary ones in payload_bin, each with its
+    payload_type.
+    """
     rows = [row for row in told.rows if row["id"] == "binary"]
     assert [(row["payload_type"], row["payload_txt"], row["payload_bin"]) for row in rows] == [
-        ("binary", None, b"\x00\xff"), ("text", "text", None), ("json", "[1.10]", None), (None, None, None),
-    ]  # fmt: skip
+        ("binary", None, b"\x00\xff"),
+        ("text", "text", None),
+        ("json", "[1.10]", None),
+        (None, None, None),
+    ]
     assert rows[0]["tags"] == {"b"}
 
 
 def test_pointers_name_the_last_record_that_was_read(told):
-    assert told.journal.pointers() == {(told.topic.name, 0): sum(report.counts.records for report in told.reports) - 1}
+    assert told.journal.pointers() == {
+        (told.topic.name, 0): sum(report.counts.records for report in told.reports) - 1
+    }
     found = told.reports[0].counts
     assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (13, 4, 2, 1, 0)
     assert found.records == 20 and found.ids == 16
@@ -210,15 +245,24 @@ def test_replicate_nothing_new_starts_no_spark(kafka_journal):
     topic.append("id", [(1, 1)], partition=1)
     topic.flush()
     assert pending(settings, journal.name)
-    assert [(one.partition, one.replicated_to, one.end, one.waiting) for one in status(settings, journal.name)] == [
-        (0, None, 0, 0), (1, None, 1, 1),
-    ]  # fmt: skip
+    assert [
+        (one.partition, one.replicated_to, one.end, one.waiting) for one in status(settings, journal.name)
+    ] == [
+        (0, None, 0, 0),
+        (1, None, 1, 1),
+    ]
 
 
 def test_replicate_new_partitions_keep_order_of_moved_id(kafka_journal, spark):
-    """Read topics and partitions that appear later, and apply the actions of an id that moves in their order."""
+    """Read topics and partitions that appear later, and apply the actions of an id that moves in their
+    order.
+    """
     journal, (moves, stays) = kafka_journal(), keys((0, 2), (1, 1))
-    run, first, second = replicator(journal, spark, max_records_per_run=5), journal.topic("a", 2), journal.topic("b")
+    run, first, second = (
+        replicator(journal, spark, max_records_per_run=5),
+        journal.topic("a", 2),
+        journal.topic("b"),
+    )
     for n in range(1, 5):
         first.append(moves, [(n, n)], partition=0)
         first.append(stays, [(n, n)], partition=1)
@@ -257,7 +301,9 @@ def test_replicate_new_partitions_keep_order_of_moved_id(kafka_journal, spark):
     ],
 )
 def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, step):
-    """Keep the order even if clocks run backwards or say nothing: a purge left in the old partition would delete the new life."""
+    """Keep the order even if clocks run backwards or say nothing: a purge left in the old partition would
+    delete the new life.
+    """
     journal, (moves, stays, back, new) = kafka_journal(), keys((1, 0), (1, 1), (0, 1), (0, 2))
     run, topic = replicator(journal, spark, max_records_per_run=4), journal.topic("a", 2)
     topic.step = step
@@ -277,9 +323,18 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     topic.flush()
     report = run()
     assert report.counts.records == 19 - 2 * began and report.replications > 3 - began
-    expected = [(key, n, '"new"') for key in (moves, back, new) for n in (1, 2)] + [(stays, n, str(n)) for n in range(1, 13)]
-    assert sorted((row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()) == sorted(expected)
-    assert {key: entry["seq_nr"] for key, entry in journal.entries().items()} == {moves: 2, back: 2, new: 2, stays: 12}
+    expected = [(key, n, '"new"') for key in (moves, back, new) for n in (1, 2)] + [
+        (stays, n, str(n)) for n in range(1, 13)
+    ]
+    assert sorted((row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()) == sorted(
+        expected
+    )
+    assert {key: entry["seq_nr"] for key, entry in journal.entries().items()} == {
+        moves: 2,
+        back: 2,
+        new: 2,
+        stays: 12,
+    }
     assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
 
 
@@ -320,7 +375,9 @@ def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, 
 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
-    """Write nothing of a record with a row too large for Cassandra; the largest rows, tags and header names still arrive."""
+    """Write nothing of a record with a row too large for Cassandra; the largest rows, tags and header names
+    still arrive.
+    """
     from tagmill.cassandra.client import Cassandra
     from tagmill.ledger.dead_letters import DeadLetters
 
@@ -340,7 +397,11 @@ def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
         assert journal.seq_nrs("a") == [1, 2, 5, 8] and journal.entries()["a"]["seq_nr"] == 8
         assert [len(row["payload_txt"]) for row in journal.rows()] == [1, largest - 998, 1, 1]
         event, header, tag = DeadLetters(cassandra, "tagmill_test", journal.name).listed()
-    assert "event 4: a row of" in event.reason and f"{topic.name}/0/1" in event.reason and event.reason.startswith("not kept: ")
+    assert (
+        "event 4: a row of" in event.reason
+        and f"{topic.name}/0/1" in event.reason
+        and event.reason.startswith("not kept: ")
+    )
     assert [one.record.offset for one in (event, header, tag)] == [1, 3, 4]
     assert event.record.value is None and header.record.value is None and f"{topic.name}/0/3" in header.reason
     assert "a tag of more than 65535 bytes" in tag.reason and b"t" * 65_536 in tag.record.value
@@ -363,14 +424,21 @@ def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
 
 
 @pytest.mark.parametrize(
-    "factor", [pytest.param(1000, id="microseconds", marks=pytest.mark.long), pytest.param(1_000_000, id="nanoseconds")]
+    "factor",
+    [
+        pytest.param(1000, id="microseconds", marks=pytest.mark.long),
+        pytest.param(1_000_000, id="nanoseconds"),
+    ],
 )
 def test_replicate_odd_clock_unit_stops_nothing(kafka_journal, spark, factor):
     """Replicate records whose clock does not count milliseconds, with times between 1970 and 9999."""
     from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
-    run, topic = replicator(journal, spark), journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    run, topic = (
+        replicator(journal, spark),
+        journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)}),
+    )
     topic.append("x", [(1, 1)])
     topic.clock *= factor
     topic.append("x", [(2, 2)], expire_after="1 day")
@@ -391,9 +459,15 @@ def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, ka
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic()
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{kafka.port}", "transactional.id": journal.name, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": f"127.0.0.1:{kafka.port}", "transactional.id": journal.name, "log_level": 0}
+    )
     producer.init_transactions(30)
-    for seq_nr, end in ((1, producer.commit_transaction), (2, producer.abort_transaction), (3, producer.commit_transaction)):
+    for seq_nr, end in (
+        (1, producer.commit_transaction),
+        (2, producer.abort_transaction),
+        (3, producer.commit_transaction),
+    ):
         producer.begin_transaction()
         value = f'{{"events":[{{"seqNr":{seq_nr}}}]}}'.encode()
         producer.produce(topic.name, value, "id", 0, headers=[append_header(seq_nr, seq_nr)])
@@ -429,7 +503,11 @@ def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
     topic.flush()
     lose(kafka.port, topic.name, 0, 8)
     line, _ = status(settings, journal.name)
-    assert (line.waiting, line.first, line.end) == (0, 8, 8) and "1 records (offsets 7 to 7) were gone" in line.problem
+    assert (line.waiting, line.first, line.end) == (
+        0,
+        8,
+        8,
+    ) and "1 records (offsets 7 to 7) were gone" in line.problem
     assert pending(settings, journal.name)
     with pytest.raises(GuardRefused, match="1 records"):
         run()
@@ -483,7 +561,9 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
 
 
 def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spark):
-    """Update an entry in the segment where older versions put it; after a purge, its new life begins in today's segment."""
+    """Update an entry in the segment where older versions put it; after a purge, its new life begins in
+    today's segment.
+    """
     from tagmill.kafka_journal.fold import entry_segments
 
     journal = kafka_journal()
@@ -494,7 +574,8 @@ def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spar
     today, older = entry_segments("Old-Id")
     assert today != older
     stack.session.execute(
-        f"INSERT INTO {journal.name}.metajournal (topic, segment, id, partition, offset, segment_size, seq_nr, created, updated, record_id)"
+        f"INSERT INTO {journal.name}.metajournal (topic, segment, id, partition, offset, segment_size, "
+        "seq_nr, created, updated, record_id)"
         " VALUES (%s, %s, 'Old-Id', 0, 0, 100, 2, 1000, 1000, 00000000-0000-4000-8000-000000000001)",
         (topic.name, older),
     )
@@ -503,17 +584,24 @@ def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spar
     run()
     entry = journal.entries()["Old-Id"]
     assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (older, 150, 100)
-    assert [(row["seq_nr"], row["segment"]) for row in journal.rows() if row["id"] == "Old-Id"] == [(3, 0), (150, 1)]
+    assert [(row["seq_nr"], row["segment"]) for row in journal.rows() if row["id"] == "Old-Id"] == [
+        (3, 0),
+        (150, 1),
+    ]
     topic.purge("Old-Id")
     topic.append("Old-Id", [(1, 1)])
     topic.flush()
     run()
     entry = journal.entries()["Old-Id"]
-    assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (today, 1, 3) and journal.seq_nrs("Old-Id") == [1]
+    assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (today, 1, 3) and journal.seq_nrs(
+        "Old-Id"
+    ) == [1]
 
 
 def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, spark):
-    """Update an entry that older releases wrote without record_id; only its new life after a purge gets one."""
+    """Update an entry that older releases wrote without record_id; only its new life after a purge gets
+    one.
+    """
     from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
@@ -525,7 +613,8 @@ def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, s
     for entry in journal.entries().values():
         where = (entry["topic"], entry["segment"], entry["id"])
         stack.session.execute(
-            f"DELETE record_id FROM {journal.name}.metajournal WHERE topic = %s AND segment = %s AND id = %s", where
+            f"DELETE record_id FROM {journal.name}.metajournal WHERE topic = %s AND segment = %s AND id = %s",
+            where,
         )
     topic.append("old", [(4, 4)])
     topic.delete("old", 1)
@@ -534,7 +623,11 @@ def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, s
     run()
     (entry,) = journal.entries().values()
     assert (entry["id"], entry["record_id"], entry["seq_nr"], entry["delete_to"]) == ("old", None, 4, 1)
-    assert [(row["seq_nr"], row["meta_record_id"] is None) for row in journal.rows()] == [(2, False), (3, False), (4, True)]
+    assert [(row["seq_nr"], row["meta_record_id"] is None) for row in journal.rows()] == [
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
     (found,) = heads(journal.settings(FEW_ROWS), journal.name, "old")
     assert (found.delete_to, [event.seq_nr for event in found.events]) == (1, [2, 3, 4])
     topic.purge("old")
@@ -562,18 +655,24 @@ def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
         session, keyspace = stack.session, journal.name
         assert list(session.execute(f"SELECT * FROM {keyspace}.locks")) == []
         session.execute(
-            f"INSERT INTO {keyspace}.locks (id, expiry_ms, metadata) VALUES ('tagmill-schema', 2000, 'a dead one') USING TTL 2"
+            f"INSERT INTO {keyspace}.locks (id, expiry_ms, metadata) VALUES ('tagmill-schema', 2000, 'a "
+            "dead one') USING TTL 2"
         )
         session.execute(f"DROP TABLE {keyspace}.pointer2")
         begun = time.monotonic()
         tables.create(options, owner="second", lock_seconds=5)
         assert time.monotonic() - begun > 1 and tables.there()
         assert set(TABLES) <= set(cassandra.tables(keyspace))
-        assert session.execute(f"SELECT value FROM {keyspace}.setting WHERE key = 'tagmill-schema'").one().value == "1"
+        assert (
+            session.execute(f"SELECT value FROM {keyspace}.setting WHERE key = 'tagmill-schema'").one().value
+            == "1"
+        )
 
 
 def test_head_shows_cassandra_and_unreplicated_kafka(kafka_journal, spark):
-    """Show the events that readers see: those in Cassandra, changed by the records that are not replicated yet."""
+    """Show the events that readers see: those in Cassandra, changed by the records that are not replicated
+    yet.
+    """
     from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
@@ -597,7 +696,11 @@ def test_head_shows_cassandra_and_unreplicated_kafka(kafka_journal, spark):
     topic.flush()
     assert shown() == (8, 3, 3, [4, 5, 8])
     (found,) = heads(settings, journal.name, "id")
-    assert [(event.payload, event.replicated) for event in found.events] == [('{"n": 4}', True), ('{"n": 5}', True), ("8", False)]
+    assert [(event.payload, event.replicated) for event in found.events] == [
+        ('{"n": 4}', True),
+        ('{"n": 5}', True),
+        ("8", False),
+    ]
     run()
     assert shown() == (8, 3, 0, [4, 5, 8])
     topic.purge("id")
@@ -626,7 +729,9 @@ def test_head_with_skipped_numbers_takes_bounded_time(kafka_journal, spark):
     assert time.monotonic() - begun < 20
     assert (far.seq_nr, [event.seq_nr for event in far.events]) == (FAR + 1, [1, FAR + 1])
     assert far.more and far.looked_to is not None and 1 < far.looked_to < FAR
-    code, shown, _ = tagmill(journal.file, "kafka-journal", "head", "--pipeline", journal.name, "--seconds", "1", "far")
+    code, shown, _ = tagmill(
+        journal.file, "kafka-journal", "head", "--pipeline", journal.name, "--seconds", "1", "far"
+    )
     assert code == 0 and "--seconds" in shown and "in Kafka" in shown
 
 

@@ -67,9 +67,13 @@ def act(choice, topic, models):
         topic.mark(key, partition=partition)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
 def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypatch, seed):
-    """Replicate random actions in several polls, each with a crash at a random instant: the tables equal the model's."""
+    """Replicate random actions in several polls, each with a crash at a random instant: the tables equal the
+    model's.
+    """
     choice, journal = random.Random(seed), kafka_journal()
     settings = journal.settings(FEW_ROWS, segment_size=3)
     schema.apply(settings)
@@ -95,7 +99,10 @@ def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypat
         assert found == {key: model.entry for key, model in models.items() if model.entry}, seed
         rows, kept = defaultdict(dict), journal.entries()
         for row in journal.rows():
-            assert row["meta_record_id"] == kept[row["id"]]["record_id"] and row["segment"] == (row["seq_nr"] - 1) // 3
+            assert (
+                row["meta_record_id"] == kept[row["id"]]["record_id"]
+                and row["segment"] == (row["seq_nr"] - 1) // 3
+            )
             rows[row["id"]][row["seq_nr"], _ms(row["timestamp"])] = row["payload_txt"]
         assert rows == {key: model.events for key, model in models.items() if model.events}, seed
 

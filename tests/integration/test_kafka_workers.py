@@ -15,12 +15,16 @@ from tests.support.kafka import lose
 
 @pytest.fixture
 def read(kafka_journal, spark):
-    """Return a topic of two partitions, and rows(way, *spans, **changed settings), which reads its records sorted."""
+    """Return a topic of two partitions, and rows(way, *spans, **changed settings), which reads its records
+    sorted.
+    """
     journal = kafka_journal()
     settings, topic = journal.settings(FEW_ROWS).kafka, journal.topic("a", 2)
 
     def rows(way, *spans, **changed):
-        ranges = [Range(topic=topic.name, partition=number, first=first, end=end) for number, first, end in spans]
+        ranges = [
+            Range(topic=topic.name, partition=number, first=first, end=end) for number, first, end in spans
+        ]
         with Kafka(settings) as kafka, explained(kafka):
             found = way(spark, kafka if way is kafka_records else settings.model_copy(update=changed), ranges)
             columns = [field.name for field in worker_source.RECORDS]
@@ -54,7 +58,8 @@ def test_workers_lost_records_or_silent_kafka_reported(read, kafka):
     topic.flush()
     with pytest.raises(StoreUnavailable, match="Kafka at") as silent:
         rows(records_by_workers, (0, 0, 3), bootstrap_servers=["127.0.0.1:1"], request_timeout_seconds=2)
-    # Only the executors lack this file; tagmill.spark.errors makes one line of their error where the job ends.
+    # Only the executors lack this file; tagmill.spark.errors makes one line of their error where the job
+    # ends.
     with pytest.raises(PythonException, match="ConfigurationError: kafka.tls_ca_file: /nowhere is not there"):
         rows(records_by_workers, (0, 0, 3), tls=True, tls_ca_file="/nowhere")
     assert "\n" not in str(silent.value)

@@ -18,7 +18,9 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def replicated(kafka_journal, spark):
-    """Return a journal with three ids that was replicated once, its topic, its settings, and a function that replicates."""
+    """Return a journal with three ids that was replicated once, its topic, its settings, and a function that
+    replicates.
+    """
     journal = kafka_journal()
     topic, settings = journal.topic(), journal.settings(FEW_ROWS)
     schema.apply(settings)
@@ -52,13 +54,18 @@ def seq_nrs(journal):
 
 
 @pytest.mark.parametrize(
-    "by", [pytest.param(HOUR, id="an hour", marks=pytest.mark.long), pytest.param(50 * 365 * 24 * HOUR, id="fifty years")]
+    "by",
+    [
+        pytest.param(HOUR, id="an hour", marks=pytest.mark.long),
+        pytest.param(50 * 365 * 24 * HOUR, id="fifty years"),
+    ],
 )
 def test_replicate_pointer_written_ahead_moves_on(replicated, stack, by):
     """Warn of a pointer written ahead and move it on; no record is replicated twice."""
     journal, topic, settings, run = replicated
     stack.session.execute(
-        f"INSERT INTO {journal.name}.pointer2 (topic, partition, offset) VALUES (%s, 0, 2) USING TIMESTAMP %s",
+        f"INSERT INTO {journal.name}.pointer2 (topic, partition, offset) VALUES (%s, 0, 2) USING "
+        "TIMESTAMP %s",
         (topic.name, ahead(by)),
     )
     for n in range(3, 6):
@@ -67,8 +74,12 @@ def test_replicate_pointer_written_ahead_moves_on(replicated, stack, by):
     assert report.replications == 1 and "pointer2 was written at" in report.warnings[0]
     assert journal.pointers() == {(topic.name, 0): 5}
     topic.append("b", [(3, 3)])
-    assert run().replications == 1 and run().replications == 0 and status(settings, journal.name)[0].waiting == 0
-    expected = [("a", n, n) for n in range(1, 6)] + [("b", n, n) for n in range(1, 4)] + [("c", 1, 1), ("c", 2, 2)]
+    assert (
+        run().replications == 1 and run().replications == 0 and status(settings, journal.name)[0].waiting == 0
+    )
+    expected = (
+        [("a", n, n) for n in range(1, 6)] + [("b", n, n) for n in range(1, 4)] + [("c", 1, 1), ("c", 2, 2)]
+    )
     assert rows(journal) == source(topic, *expected)
 
 
@@ -76,10 +87,14 @@ def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
     """Stop if a pointer's deletion ahead covers new writes, until --write-after is given."""
     journal, topic, settings, run = replicated
     stack.session.execute(
-        f"DELETE FROM {journal.name}.pointer2 USING TIMESTAMP %s WHERE topic = %s AND partition = 0", (ahead(HOUR), topic.name)
+        f"DELETE FROM {journal.name}.pointer2 USING TIMESTAMP %s WHERE topic = %s AND partition = 0",
+        (ahead(HOUR), topic.name),
     )
     topic.append("a", [(3, 3)])
-    with pytest.raises(GuardRefused, match=r"topic .*, partition 0 in .*pointer2 is not what was written.*--write-after MOMENT"):
+    with pytest.raises(
+        GuardRefused,
+        match=r"topic .*, partition 0 in .*pointer2 is not what was written.*--write-after MOMENT",
+    ):
         run()
     with pytest.raises(GuardRefused, match="pointer2 is not what was written"):
         run()  # writes the sealed piece again and begins no further one
@@ -93,7 +108,9 @@ def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
 
 
 def test_replicate_entries_written_ahead_are_outranked(replicated, stack):
-    """Append to, delete from and purge ids whose entries and events another clock has written an hour ahead."""
+    """Append to, delete from and purge ids whose entries and events another clock has written an hour
+    ahead.
+    """
     (journal, topic, _, run), later = replicated, ahead(HOUR)
     for table, key in (
         ("metajournal", ("topic", "segment", "id")),
@@ -122,14 +139,19 @@ def test_replicate_entries_written_ahead_are_outranked(replicated, stack):
 
 
 def test_replicate_entry_far_ahead_is_refused_before_sealing(replicated, stack):
-    """Refuse an entry written ten days ahead before anything is sealed, and name the --write-after that replicates it."""
+    """Refuse an entry written ten days ahead before anything is sealed, and name the --write-after that
+    replicates it.
+    """
     journal, topic, settings, run = replicated
     (entry,) = [
-        row for row in stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal") if row.id == "a"
+        row
+        for row in stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal")
+        if row.id == "a"
     ]
     far = ahead(10 * 24 * HOUR)
     stack.session.execute(
-        f"UPDATE {journal.name}.metajournal USING TIMESTAMP %s SET offset = 0, seq_nr = 2 WHERE topic = %s AND segment = %s AND id = %s",
+        f"UPDATE {journal.name}.metajournal USING TIMESTAMP %s SET offset = 0, seq_nr = 2 WHERE topic = "
+        "%s AND segment = %s AND id = %s",
         (far, *entry),
     )
     topic.append("a", [(3, 3)])
@@ -148,10 +170,13 @@ def test_replicate_rows_outranked_by_unseen_writes_stop(replicated, stack, table
     journal, topic, _, run = replicated
     if table == "metajournal":
         (entry,) = [
-            row for row in stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal") if row.id == "a"
+            row
+            for row in stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal")
+            if row.id == "a"
         ]
         stack.session.execute(
-            f"DELETE FROM {journal.name}.metajournal USING TIMESTAMP %s WHERE topic = %s AND segment = %s AND id = %s",
+            f"DELETE FROM {journal.name}.metajournal USING TIMESTAMP %s WHERE topic = %s AND segment = "
+            "%s AND id = %s",
             (ahead(HOUR), *entry),
         )
     else:
@@ -170,5 +195,7 @@ def test_replicate_rows_outranked_by_unseen_writes_stop(replicated, stack, table
     assert journal.pointers() == {(topic.name, 0): 2}
     run(write_after=datetime.now(UTC) + timedelta(hours=2))
     assert seq_nrs(journal)["a"] == (1, None)
-    assert [row for row in rows(journal) if row[1] == "a" and row[3] == '"new"'] == [(topic.name, "a", 1, '"new"')]
+    assert [row for row in rows(journal) if row[1] == "a" and row[3] == '"new"'] == [
+        (topic.name, "a", 1, '"new"')
+    ]
     assert journal.pointers() == {(topic.name, 0): 3 + (table == "journal")}

@@ -1,4 +1,6 @@
-"""The ledger in real Cassandra: leases, fences, moves of runs and batches, and progress and holds ordered by run number."""
+"""The ledger in real Cassandra: leases, fences, moves of runs and batches, and progress and holds ordered by
+run number.
+"""
 
 import socket
 import subprocess
@@ -17,7 +19,14 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
@@ -71,7 +80,13 @@ def lease(ledger: Ledger, pipeline: str) -> Callable[..., Lease]:
 def planned(ledger: Ledger, pipeline: str, run: int = 1) -> RunRow:
     """Create a planned run and return its row."""
     return ledger.create_run(
-        pipeline, run, kind="deliver", state=RunState.PLANNED, owner="a", plan_file="plan.json", plan_sha256="00"
+        pipeline,
+        run,
+        kind="deliver",
+        state=RunState.PLANNED,
+        owner="a",
+        plan_file="plan.json",
+        plan_sha256="00",
     )
 
 
@@ -125,7 +140,9 @@ def test_an_unrenewed_lease_expires(lease) -> None:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["after we saw it", "before we looked"])
 def test_lease_of_dead_process_expiring_is_free(seen: bool, lease) -> None:
-    """Let the lease of a dead process expire while another owner takes it, before and after that owner has read the holder."""
+    """Let the lease of a dead process expire while another owner takes it, before and after that owner has
+    read the holder.
+    """
     dead = lease(f"cli/{socket.gethostname()}/999999999/1")
     dead.take()
     mine = lease("airflow/two")
@@ -161,7 +178,9 @@ def test_lease_given_back_during_work_stays_free(lease) -> None:
 
 
 def test_lease_of_dead_local_process_is_free(lease) -> None:
-    """Kill a process of this machine: another owner takes its lease at once, even before the parent has waited for it."""
+    """Kill a process of this machine: another owner takes its lease at once, even before the parent has
+    waited for it.
+    """
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     owner = f"cli/{socket.gethostname()}/{process.pid}/{psutil.Process(process.pid).create_time():.0f}"
     try:
@@ -219,7 +238,9 @@ def test_claim_unused_number_is_claimed_again(ledger: Ledger, pipeline: str) -> 
 
 def test_claim_behind_open_run_is_refused(ledger: Ledger, pipeline: str) -> None:
     row = planned(ledger, pipeline, claimed(ledger, pipeline))
-    with pytest.raises(GuardRefused, match=f"run 1 of pipeline {pipeline} is not finished .PLANNED.*tagmill run deliver"):
+    with pytest.raises(
+        GuardRefused, match=f"run 1 of pipeline {pipeline} is not finished .PLANNED.*tagmill run deliver"
+    ):
         claimed(ledger, pipeline)
     assert ledger.open_run(pipeline) == row
 
@@ -238,7 +259,9 @@ def test_create_run_by_concurrent_planners_one_wins(configured: CassandraSetting
     def plan(owner: str) -> int | None:
         with Ledger(configured) as own:
             try:
-                return own.create_run(pipeline, claimed(own, pipeline), kind="deliver", state=RunState.PLANNED, owner=owner).run
+                return own.create_run(
+                    pipeline, claimed(own, pipeline), kind="deliver", state=RunState.PLANNED, owner=owner
+                ).run
             except (FenceRaised, GuardRefused):
                 return None
 
@@ -300,7 +323,9 @@ def test_the_first_seal_counts(ledger: Ledger, pipeline: str) -> None:
     assert (row.state, row.manifest_file, row.manifest_sha256) == (RunState.SEALED, "first.json", "aa")
 
 
-def test_of_two_sealers_at_once_one_wins(configured: CassandraSettings, ledger: Ledger, pipeline: str) -> None:
+def test_of_two_sealers_at_once_one_wins(
+    configured: CassandraSettings, ledger: Ledger, pipeline: str
+) -> None:
     planned(ledger, pipeline)
 
     def seal(name: str) -> bool:
@@ -338,7 +363,9 @@ def test_seal_abandoned_run_is_refused(ledger: Ledger, pipeline: str) -> None:
 
 
 def test_delete_run_removes_batches_unless_taken_up(ledger: Ledger, pipeline: str) -> None:
-    """Delete a closed run with its batches; a caller that read the run before another one took it up is refused."""
+    """Delete a closed run with its batches; a caller that read the run before another one took it up is
+    refused.
+    """
     row = planned(ledger, pipeline)
     ledger.seal(pipeline, 1, 1, "m", "00")
     ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])
@@ -362,9 +389,13 @@ def test_delete_run_removes_batches_unless_taken_up(ledger: Ledger, pipeline: st
 def test_batches_come_back_in_order_as_new(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     ids = {number: uuid4() for number in range(1, 12)}
-    ledger.add_batches(pipeline, 1, [(n, ids[n], "order", n, n * 10) for n in (11, 3, 1, 2, 4, 10, 5, 9, 6, 8, 7)])
+    ledger.add_batches(
+        pipeline, 1, [(n, ids[n], "order", n, n * 10) for n in (11, 3, 1, 2, 4, 10, 5, 9, 6, 8, 7)]
+    )
     found = ledger.batches(pipeline, 1)
-    assert [(b.number, b.batch_id, b.rows, b.bytes) for b in found] == [(n, ids[n], n, n * 10) for n in range(1, 12)]
+    assert [(b.number, b.batch_id, b.rows, b.bytes) for b in found] == [
+        (n, ids[n], n, n * 10) for n in range(1, 12)
+    ]
     assert {(b.state, b.generation, b.verified_at) for b in found} == {(BatchState.NEW, 1, None)}
 
 
@@ -404,7 +435,10 @@ def test_resent_batch_has_next_generation(ledger: Ledger, pipeline: str) -> None
     ledger.move_batch(pipeline, 1, 1, ledger.batches(pipeline, 1)[0], BatchState.IN_CLICKHOUSE)
     sent = ledger.batches(pipeline, 1)[0]
     ledger.move_batch(pipeline, 1, 1, sent, BatchState.NEW, 2)
-    assert (ledger.batches(pipeline, 1)[0].state, ledger.batches(pipeline, 1)[0].generation) == (BatchState.NEW, 2)
+    assert (ledger.batches(pipeline, 1)[0].state, ledger.batches(pipeline, 1)[0].generation) == (
+        BatchState.NEW,
+        2,
+    )
 
 
 # -- progress, watermarks and holds, ordered by run number
@@ -414,8 +448,13 @@ def test_progress_is_returned_in_order_of_keys(ledger: Ledger, pipeline: str) ->
     """Write progress under odd names and read it back in another order, with a key that has none."""
     keys = [("order", "a\"'\\ü"), ("order", "b"), ("tag/with/slashes", "a"), ("order", "")]
     written = [Progress(n, n * 10, TICK, OFFSET, ((1, 2), (4, 4)) if n % 2 else ()) for n in range(5, 8)]
-    ledger.delivered.write_progress(pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)])
-    assert list(ledger.delivered.progress(pipeline, [*reversed(keys[:3]), ("order", "none")])) == [*reversed(written), None]
+    ledger.delivered.write_progress(
+        pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)]
+    )
+    assert list(ledger.delivered.progress(pipeline, [*reversed(keys[:3]), ("order", "none")])) == [
+        *reversed(written),
+        None,
+    ]
 
 
 def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) -> None:
@@ -437,7 +476,9 @@ def test_watermark_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str)
     newer = Watermark("order", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
     ledger.delivered.write_watermark(pipeline, newer)
     with pytest.raises(ForeignWriteTime):
-        ledger.delivered.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
+        ledger.delivered.write_watermark(
+            pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None)
+        )
     assert ledger.delivered.watermarks(pipeline) == {"order": newer}
     newest = replace(newer, ticks=3000, run=8)
     ledger.delivered.write_watermark(pipeline, newest)
@@ -447,7 +488,9 @@ def test_watermark_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str)
 def hold(persistence_id: str, **changes: Any) -> HoldRow:
     """Return a hold of a persistence_id in the tag 'order', with these changes."""
     since = datetime(2026, 11, 21, 7, tzinfo=UTC)
-    return replace(HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes)
+    return replace(
+        HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes
+    )
 
 
 def test_holds_end_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> None:
@@ -456,12 +499,17 @@ def test_holds_end_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> 
     ledger.delivered.write_holds(pipeline, 3, [hold("o-1", tag="billing")])
     assert {h.persistence_id: h for h in ledger.delivered.holds(pipeline, ["order"])} == holds
     ledger.delivered.end_holds(pipeline, 4, [("order", "o-1"), ("order", "o-2"), ("order", "never")])
-    assert {h.persistence_id for h in ledger.delivered.holds(pipeline, ["order"])} == set(holds) - {"o-1", "o-2"}
+    assert {h.persistence_id for h in ledger.delivered.holds(pipeline, ["order"])} == set(holds) - {
+        "o-1",
+        "o-2",
+    }
     assert [h.persistence_id for h in ledger.delivered.holds(pipeline, ["billing"])] == ["o-1"]
 
 
 def test_hold_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str) -> None:
-    """Let an older run end a hold of a newer one and write one that a newer run has ended; both are refused."""
+    """Let an older run end a hold of a newer one and write one that a newer run has ended; both are
+    refused.
+    """
     ledger.delivered.write_holds(pipeline, 5, [hold("a")])
     with pytest.raises(ForeignWriteTime):
         ledger.delivered.end_holds(pipeline, 4, [("order", "a")])
@@ -485,7 +533,9 @@ def test_buckets_are_kept_with_scan_mark(ledger: Ledger, pipeline: str) -> None:
 def test_interventions_are_the_newest_first(ledger: Ledger, pipeline: str) -> None:
     for run in (1, 3, 2):
         ledger.record_intervention(pipeline, run, "ada", f"run abandon {run}", "wrong tags")
-    assert [(i.run, i.who, i.why) for i in ledger.interventions(pipeline)] == [(n, "ada", "wrong tags") for n in (3, 2, 1)]
+    assert [(i.run, i.who, i.why) for i in ledger.interventions(pipeline)] == [
+        (n, "ada", "wrong tags") for n in (3, 2, 1)
+    ]
 
 
 @pytest.mark.parametrize("missing", [(), ((1, 4),), ((1, 4), (9, 9), (11, 10**12))])
@@ -504,7 +554,8 @@ def test_shard_of_persistence_id_never_changes(persistence_id: str, expected: in
 def test_timeuuid_bounds_equal_cassandras(ledger: Ledger) -> None:
     tick = timeuuid.from_datetime(datetime(2026, 11, 21, 7, tzinfo=UTC))
     (row,) = ledger.cassandra.execute(
-        "SELECT minTimeuuid('2026-11-21 07:00:00+0000') AS low, maxTimeuuid('2026-11-21 07:00:00+0000') AS high FROM system.local"
+        "SELECT minTimeuuid('2026-11-21 07:00:00+0000') AS low, maxTimeuuid('2026-11-21 07:00:00+0000') "
+        "AS high FROM system.local"
     )
     assert timeuuid.lowest(tick) == row.low
     assert timeuuid.highest(tick + timeuuid.TICKS_PER_MILLISECOND - 1) == row.high
@@ -514,7 +565,9 @@ def test_timeuuid_bounds_equal_cassandras(ledger: Ledger) -> None:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Steps with current and outdated fences and expectations: the ledger moves as the states allow, or not at all."""
+    """Steps with current and outdated fences and expectations: the ledger moves as the states allow, or not
+    at all.
+    """
 
     ledger: Ledger
     numbers = count()
@@ -528,7 +581,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.batches: dict[int, tuple[BatchState, int]] = {}
 
     def attempt(self, fence: int, step: Callable[[], Any], *, possible: bool) -> bool:
-        """Run a step and assert that it succeeds exactly if the fence is in force and its expectation is true."""
+        """Run a step and assert that it succeeds exactly if the fence is in force and its expectation is
+        true.
+        """
         try:
             done = step() is not False
         except FenceRaised:
@@ -538,7 +593,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        self.row = self.ledger.raise_fence(self.ledger.current(self.pipeline, self.run, self.fences[-1]), "other")
+        self.row = self.ledger.raise_fence(
+            self.ledger.current(self.pipeline, self.run, self.fences[-1]), "other"
+        )
         self.fences.append(self.row.fence)
 
     @rule(late=st.booleans(), batches=st.integers(0, 3))
@@ -546,7 +603,9 @@ class LedgerMachine(RuleBasedStateMachine):
         fence = self.fences[0 if late else -1]
         name = f"{uuid4().hex}.json"
         planned_now = self.row.state == RunState.PLANNED
-        if self.attempt(fence, lambda: self.ledger.seal(self.pipeline, self.run, fence, name, "aa"), possible=planned_now):
+        if self.attempt(
+            fence, lambda: self.ledger.seal(self.pipeline, self.run, fence, name, "aa"), possible=planned_now
+        ):
             self.row = replace(self.row, state=RunState.SEALED, manifest_file=name)
             self.batches = {n: (BatchState.NEW, 1) for n in range(1, batches + 1)}
             self.add_batches()
@@ -567,16 +626,23 @@ class LedgerMachine(RuleBasedStateMachine):
         # A move that has already happened counts as done, so that a step whose answer was lost may repeat it.
         possible = old == state or (new, wanted) == (state, generation)
         if self.attempt(
-            fence, lambda: self.ledger.move_batch(self.pipeline, self.run, fence, believed, new, wanted), possible=possible
+            fence,
+            lambda: self.ledger.move_batch(self.pipeline, self.run, fence, believed, new, wanted),
+            possible=possible,
         ):
             assert (state, generation) == (new, wanted) or may_move_batch(state, new)
             self.batches[number] = (new, wanted)
 
-    @rule(late=st.booleans(), end=st.sampled_from([(RunState.PLANNED, RunState.ABANDONED), (RunState.SEALED, RunState.CLOSED)]))
+    @rule(
+        late=st.booleans(),
+        end=st.sampled_from([(RunState.PLANNED, RunState.ABANDONED), (RunState.SEALED, RunState.CLOSED)]),
+    )
     def finish(self, late: bool, end: tuple[RunState, RunState]) -> None:
         fence, (old, new) = self.fences[0 if late else -1], end
         possible = self.row.state in (old, new)
-        if self.attempt(fence, lambda: self.ledger.finish_run(self.pipeline, self.run, fence, old, new), possible=possible):
+        if self.attempt(
+            fence, lambda: self.ledger.finish_run(self.pipeline, self.run, fence, old, new), possible=possible
+        ):
             assert self.row.state == new or may_move_run(self.row.state, new)
             self.row = replace(self.row, state=new)
 
@@ -592,7 +658,11 @@ class LedgerMachine(RuleBasedStateMachine):
         """Assert that run and batches in the ledger equal those of the model."""
         found = self.ledger.run(self.pipeline, self.run)
         assert found is not None
-        assert (found.state, found.fence, found.manifest_file) == (self.row.state, self.fences[-1], self.row.manifest_file)
+        assert (found.state, found.fence, found.manifest_file) == (
+            self.row.state,
+            self.fences[-1],
+            self.row.manifest_file,
+        )
         batches = {b.number: (b.state, b.generation) for b in self.ledger.batches(self.pipeline, self.run)}
         assert batches == self.batches
 

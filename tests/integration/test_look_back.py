@@ -1,4 +1,6 @@
-"""Rows that come late, without a later number of their id, are delivered by ordinary runs, each within about its lateness."""
+"""Rows that come late, without a later number of their id, are delivered by ordinary runs, each within about
+its lateness.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +13,17 @@ from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, holds, manifests, only, tagmill
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    finish,
+    holds,
+    manifests,
+    only,
+    tagmill,
+)
 from tests.support.events import SECOND, event, events, this_hour
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -36,7 +48,9 @@ def clocks(monkeypatch) -> Clocks:
 def made_with(settings, written, days: int, size: BucketSize = BucketSize.HOUR, **options):
     """Return the settings of a pipeline over a journal that begins some days ago, with its schema applied."""
     begin = this_hour() - days * DAY
-    made = settings(written.keyspace, tags=["t"], bucket_size=size.value, first_time_bucket=begin.isoformat(), **options)
+    made = settings(
+        written.keyspace, tags=["t"], bucket_size=size.value, first_time_bucket=begin.isoformat(), **options
+    )
     schema.apply(made)
     return made
 
@@ -51,7 +65,8 @@ def hour_rows(made) -> dict[int, int]:
     """Return the rows of each hour of the tag 't' that the ledger has counted."""
     with Ledger(made.cassandra) as ledger:
         rows = ledger.cassandra.execute(
-            f"SELECT hour, rows FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", only(made)
+            f"SELECT hour, rows FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'",
+            only(made),
         )
     return {row.hour: row.rows for row in rows}
 
@@ -80,7 +95,13 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
         assert deliver(made, name, spark) == []
         expected.append(as_row(row, late=1))
         assert clickhouse_rows(made, name) == sorted(expected)
-    assert [sum(tag.late for tag in manifest.tags.values()) for manifest in manifests(made, name)] == [0, 1, 1, 1, 1]
+    assert [sum(tag.late for tag in manifest.tags.values()) for manifest in manifests(made, name)] == [
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.long
@@ -102,11 +123,15 @@ def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, s
     clocks.passed = 5 * HOUR
     deliver(made, only(made), spark)
     rows = {(row.persistence_id, row.tag_pid_sequence_nr): row for row in clickhouse_rows(made, only(made))}
-    assert sorted(rows.values()) == sorted(as_row(row, late=int(row["persistence_id"] == "b")) for row in written.rows())
+    assert sorted(rows.values()) == sorted(
+        as_row(row, late=int(row["persistence_id"] == "b")) for row in written.rows()
+    )
 
 
 def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
-    """Remove a row: fewer rows are not late rows, and deliveries of an older release are compared with ClickHouse."""
+    """Remove a row: fewer rows are not late rows, and deliveries of an older release are compared with
+    ClickHouse.
+    """
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 1)
     name = only(made)
@@ -114,7 +139,9 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
     written.view(rows)
     deliver(made, name, spark)
     with Ledger(made.cassandra) as ledger:
-        ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", name)
+        ledger.cassandra.execute(
+            f"DELETE FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", name
+        )
     settled(made)
     assert sum(hour_rows(made).values()) == len(rows)
     written.remove(rows[0])
@@ -130,7 +157,9 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
 
 
 def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
-    """Hold late rows behind a gap and of an id that is set apart; run, `holds`, `status` and the view agree on their number."""
+    """Hold late rows behind a gap and of an id that is set apart; run, `holds`, `status` and the view agree
+    on their number.
+    """
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 1, quality={"max_held_share_percent": 100})
     name = only(made)
@@ -144,7 +173,9 @@ def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
         *_, run = deliver(made, name, spark)
         found = {persistence_id: hold.held_rows for (_, persistence_id), hold in holds(made, name).items()}
         (line,) = tag_table(made, name)
-        assert found == wanted and line["held"] == run["held"] == run["tags"][0]["held"] == sum(found.values())
+        assert found == wanted and line["held"] == run["held"] == run["tags"][0]["held"] == sum(
+            found.values()
+        )
         assert line["in_view"] == line["delivered"] + line["held"] == len(written.rows())
 
     written.view([event("gap", 6, now - 5 * HOUR), event("apart", 3, now - 5 * HOUR)])
@@ -156,8 +187,21 @@ def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
     settled(made)
 
     written.view([event("gap", 3, now - 12 * HOUR)])
-    release = ("holds", "release", "--tag", "t", "--persistence-id", "apart", "--pipeline", name, "--why", "a test")
+    release = (
+        "holds",
+        "release",
+        "--tag",
+        "t",
+        "--persistence-id",
+        "apart",
+        "--pipeline",
+        name,
+        "--why",
+        "a test",
+    )
     assert tagmill(settings.file(name), *release)[0] == 0
     deliver(made, name, spark)
-    assert sorted(row._replace(late=0) for row in clickhouse_rows(made, name)) == sorted(as_row(row) for row in written.rows())
+    assert sorted(row._replace(late=0) for row in clickhouse_rows(made, name)) == sorted(
+        as_row(row) for row in written.rows()
+    )
     assert holds(made, name) == {}

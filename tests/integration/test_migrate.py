@@ -1,4 +1,6 @@
-"""A migration turns an old journal into what the plugin's own would, however far it was migrated, and drops nothing needed."""
+"""A migration turns an old journal into what the plugin's own would, however far it was migrated, and drops
+nothing needed.
+"""
 
 import json
 import uuid
@@ -76,11 +78,21 @@ def write(stack, journal, table, **columns):
 def goes_on(stack, journal, moment, sequence_nr, number):
     """Write an event as the application would, with the view row and progress that the plugin adds."""
     at = offset(moment)
-    event = {"persistence_id": GOES_ON, "sequence_nr": sequence_nr, "timestamp": at, "ser_id": 9001, "event": b"{}",
-             "ser_manifest": "m", "event_manifest": "", "writer_uuid": "w"}  # fmt: skip
+    event = {
+        "persistence_id": GOES_ON,
+        "sequence_nr": sequence_nr,
+        "timestamp": at,
+        "ser_id": 9001,
+        "event": b"{}",
+        "ser_manifest": "m",
+        "event_manifest": "",
+        "writer_uuid": "w",
+    }
     bucket = BucketSize.HOUR.start(from_datetime(moment))
     write(stack, journal, "messages", partition_nr=0, timebucket="0", tags={"tag-0"}, **event)
-    write(stack, journal, "tag_views", tag_name="tag-0", timebucket=bucket, tag_pid_sequence_nr=number, **event)
+    write(
+        stack, journal, "tag_views", tag_name="tag-0", timebucket=bucket, tag_pid_sequence_nr=number, **event
+    )
     progress = {"persistence_id": GOES_ON, "tag": "tag-0", "offset": at, "sequence_nr": sequence_nr}
     write(stack, journal, "tag_write_progress", tag_pid_sequence_nr=number, **progress)
 
@@ -91,7 +103,9 @@ def described(stack, journal):
 
 
 def test_migrate_old_journal_equals_plugins_and_is_delivered(stack, old_journal, settings, spark):
-    """Migrate an old journal, first dry, then without and with the tags; the views are those of the plugin's migration."""
+    """Migrate an old journal, first dry, then without and with the tags; the views are those of the plugin's
+    migration.
+    """
     journal = old_journal()
     configured, before = settings(journal, case=CASE), described(stack, journal)
     lost = {
@@ -103,26 +117,38 @@ def test_migrate_old_journal_equals_plugins_and_is_delivered(stack, old_journal,
         "tag1": "tag-0",
     }
     write(stack, journal, "messages", timestamp=UUID(expected()[0][0]["timestamp"]), **lost)
-    named = migrated(configured, spark, "tags", dry_run=True, persistence_ids=["o-000003", "nobody", "nobody"]).tags
+    named = migrated(
+        configured, spark, "tags", dry_run=True, persistence_ids=["o-000003", "nobody", "nobody"]
+    ).tags
     assert (named.unknown_ids, named.unknown_examples, named.persistence_ids) == (1, ["nobody"], 1)
-    with pytest.raises(ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"):
+    with pytest.raises(
+        ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"
+    ):
         migrated(configured, spark, "tags", dry_run=True, persistence_ids=["nobody"])
     looked = migrated(configured, spark, dry_run=True, drop_old=True)
     assert [(line.persistence_id, line.sequence_nr) for line in looked.tags.left_examples] == [("ancient", 0)]
-    stack.session.execute(f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0")
+    stack.session.execute(
+        f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0"
+    )
     assert described(stack, journal) == before
     assert [line.what.split()[1] for line in looked.schema_changes if line.step == "tables"] == TABLES
     added = [line.what.removeprefix("column ") for line in looked.schema_changes if line.step != "tables"]
     meta = ["meta_ser_id int", "meta_ser_manifest text", "meta blob"]
     snapshot = ["ser_id int", "ser_manifest text", "snapshot_data blob", *meta]
-    assert added == ["messages.tags set<text>", *(f"messages.{one}" for one in meta), *(f"snapshots.{one}" for one in snapshot)]
+    assert added == [
+        "messages.tags set<text>",
+        *(f"messages.{one}" for one in meta),
+        *(f"snapshots.{one}" for one in snapshot),
+    ]
     assert (looked.pids.added, changes(looked.tags), looked.tags.persistence_ids) == (22, {"added": ROWS}, 20)
     assert len(looked.dropped) == 3 + 1 and "the steps before tags are not done" in looked.kept
 
     # Without --offline a migration does everything but the tags.
     done = migrated(configured, spark)
     assert (
-        done.schema_changes == looked.schema_changes and done.tags is None and "tag1 to tag3 were not looked at" in done.message
+        done.schema_changes == looked.schema_changes
+        and done.tags is None
+        and "tag1 to tag3 were not looked at" in done.message
     )
     assert views(stack, journal) == ([], [])
     looked = migrated(configured, spark, dry_run=True)
@@ -130,15 +156,25 @@ def test_migrate_old_journal_equals_plugins_and_is_delivered(stack, old_journal,
     done = migrated(configured, spark, offline=True)
     assert changes(done.tags) == {"added": ROWS} and done.tags.progress == 20 and done.tags.left == 0
     assert views(stack, journal) == expected()
-    assert [row.tags for row in stack.session.execute(f"SELECT tags FROM {journal}.messages") if row.tags] == []
+    assert [
+        row.tags for row in stack.session.execute(f"SELECT tags FROM {journal}.messages") if row.tags
+    ] == []
     again = migrated(configured, spark, offline=True)
-    assert (again.schema_changes, again.pids.added, changes(again.tags), again.tags.progress) == ([], 0, {"same": ROWS}, 0)
+    assert (again.schema_changes, again.pids.added, changes(again.tags), again.tags.progress) == (
+        [],
+        0,
+        {"same": ROWS},
+        0,
+    )
 
     deliver(configured, only(configured), spark)
     delivered = Counter(
-        (row.tag, row.persistence_id, row.sequence_nr, row.offset) for row in clickhouse_rows(configured, only(configured))
+        (row.tag, row.persistence_id, row.sequence_nr, row.offset)
+        for row in clickhouse_rows(configured, only(configured))
     )
-    assert delivered == Counter((tag, *event) for tag in Case(CASE).tags for event in Case(CASE).delivered(tag))
+    assert delivered == Counter(
+        (tag, *event) for tag in Case(CASE).tags for event in Case(CASE).delivered(tag)
+    )
 
 
 def test_migrate_rows_in_hours_seen_empty_are_delivered(stack, old_journal, settings, spark):
@@ -151,13 +187,24 @@ def test_migrate_rows_in_hours_seen_empty_are_delivered(stack, old_journal, sett
     assert len(clickhouse_rows(configured, only(configured))) == ROWS
 
 
-def test_migrate_job_dry_run_prints_and_reports(stack, old_journal, settings, spark, tmp_path, capsys, monkeypatch):
+def test_migrate_job_dry_run_prints_and_reports(
+    stack, old_journal, settings, spark, tmp_path, capsys, monkeypatch
+):
     configured = settings(old_journal(), case=CASE)
     schema.apply(configured)
     known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
     monkeypatch.setattr(views_job, "spark_session", lambda *_: nullcontext(spark))
     report, name = tmp_path / "report.json", only(configured)
-    arguments = ["--config", str(settings.file(name)), "--pipeline", name, "--owner", OWNER, "--report", str(report)]
+    arguments = [
+        "--config",
+        str(settings.file(name)),
+        "--pipeline",
+        name,
+        "--owner",
+        OWNER,
+        "--report",
+        str(report),
+    ]
     assert views_job.main([*arguments, "--operation", "migrate", "--drop-old", "--dry-run"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [line["step"] for line in printed if "step" in line].count("tables") == len(TABLES)
@@ -170,7 +217,10 @@ def test_migrate_finds_snapshot_keyspace(stack, old_journal, settings, spark):
     stack.session.execute(f"DROP TABLE {journal}.snapshots")
     assert "there is no table snapshots" in migrated(configured, spark, "columns", dry_run=True).message
     beside = f"{journal}_snapshot"
-    stack.session.execute(f"CREATE KEYSPACE {beside} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': '1'}}")
+    stack.session.execute(
+        f"CREATE KEYSPACE {beside} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': "
+        f"'1'}}"
+    )
     try:
         stack.session.execute(legacy.SNAPSHOTS.format(beside))
         done = migrated(configured, spark, "columns")
@@ -184,10 +234,13 @@ def test_migrate_finds_snapshot_keyspace(stack, old_journal, settings, spark):
 
 
 def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, settings, spark):
-    """Migrate a journal with an incomplete table and a few rows, first for two persistence ids, then for all."""
+    """Migrate a journal with an incomplete table and a few rows, first for two persistence ids, then for
+    all.
+    """
     journal = old_journal(meta=True, views=0)
     configured = settings(journal, case=CASE)
-    # The journal as an interrupted migration leaves it: a table without its newest columns, the column for tags, a few rows.
+    # The journal as an interrupted migration leaves it: a table without its newest columns, the column for
+    # tags, a few rows.
     stack.session.execute(f"ALTER TABLE {journal}.messages ADD tags set<text>")
     migrated(configured, spark, "tables")
     for column in ("meta_ser_id", "meta_ser_manifest", "meta"):
@@ -198,14 +251,24 @@ def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, s
         given = {name: row[name] for name in VIEW_COLUMNS if not name.startswith("meta")}
         write(stack, journal, "tag_views", **given | {"timestamp": UUID(row["timestamp"])})
     done = migrated(
-        configured, spark, "columns", "tags", tables=("messages", "tag_views"), persistence_ids=["o-000003", "all-000001"]
+        configured,
+        spark,
+        "columns",
+        "tags",
+        tables=("messages", "tag_views"),
+        persistence_ids=["o-000003", "all-000001"],
     )
     assert [line.what for line in done.schema_changes if "tag_views" in line.what] == [
-        "column tag_views.meta_ser_id int", "column tag_views.meta_ser_manifest text", "column tag_views.meta blob",
-    ]  # fmt: skip
+        "column tag_views.meta_ser_id int",
+        "column tag_views.meta_ser_manifest text",
+        "column tag_views.meta blob",
+    ]
     named = [row for row in wanted if row["persistence_id"] in ("o-000003", "all-000001")]
     assert changes(done.tags) == {"same": len(first), "added": len(named) - len(first)} and done.pids is None
-    assert views(stack, journal) == (named, [row for row in progress if row["persistence_id"] in ("o-000003", "all-000001")])
+    assert views(stack, journal) == (
+        named,
+        [row for row in progress if row["persistence_id"] in ("o-000003", "all-000001")],
+    )
     done = migrated(configured, spark, "tags", offline=True)
     assert changes(done.tags) == {"same": len(named), "added": ROWS - len(named)}
     assert views(stack, journal) == (wanted, progress)
@@ -222,7 +285,10 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     with pytest.raises(GuardRefused, match="the steps before tags are not done. Nothing was dropped"):
         migrated(configured, spark, "pids", "tables", offline=True, drop_old=True)
     migrated(configured, spark)
-    with pytest.raises(GuardRefused, match="the view isn't what the tags say: .* 1230 rows would be added.* Nothing was dropped"):
+    with pytest.raises(
+        GuardRefused,
+        match="the view isn't what the tags say: .* 1230 rows would be added.* Nothing was dropped",
+    ):
         migrated(configured, spark, "tables", offline=True, drop_old=True)
     # An event that only the application can read stops the drop, with tags and without.
     lost = {"persistence_id": "ancient", "partition_nr": 0, "timebucket": "0", "message": b"\1"}
@@ -231,11 +297,17 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     done = migrated(configured, spark, "tags", offline=True)
     assert [(line.persistence_id, line.sequence_nr) for line in done.tags.left_examples] == [("ancient", 0)]
     assert "column message" in done.tags.left_examples[0].why and views(stack, journal) == expected()
-    stack.session.execute(f"UPDATE {journal}.messages SET tag1 = null WHERE persistence_id = 'ancient' AND partition_nr = 0"
-                          f" AND sequence_nr = 1 AND timestamp = {moment} AND timebucket = '0'")  # fmt: skip
-    with pytest.raises(GuardRefused, match="1 events are in the column message, which only the application can read"):
+    stack.session.execute(
+        f"UPDATE {journal}.messages SET tag1 = null WHERE persistence_id = 'ancient' AND partition_nr = 0"
+        f" AND sequence_nr = 1 AND timestamp = {moment} AND timebucket = '0'"
+    )
+    with pytest.raises(
+        GuardRefused, match="1 events are in the column message, which only the application can read"
+    ):
         migrated(configured, spark, "tags", offline=True, drop_old=True)
-    stack.session.execute(f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0")
+    stack.session.execute(
+        f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0"
+    )
     stack.session.execute(legacy.VIEW.format(journal, 1).replace("eventsbytag1", "of_somebody"))
     with pytest.raises(GuardRefused, match=r"messages has other materialized views \(of_somebody\)"):
         migrated(configured, spark, "tags", offline=True, drop_old=True)
@@ -247,14 +319,22 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     assert done.dropped == looked.dropped and [line.what for line in done.dropped] == [
         *(f"materialized view eventsbytag{number}" for number in (1, 2, 3)),
         "columns of messages: tag1, tag2, tag3, message",
-    ]  # fmt: skip
+    ]
     left = described(stack, journal)
     assert "MATERIALIZED" not in left and "tag1" not in left and "message blob" not in left
     assert migrated(configured, spark, offline=True, drop_old=True).dropped == []
 
     # The application writes on: the next events of a persistence id get their tag's next numbers.
-    known = max(row["sequence_nr"] for row in Case(CASE).table("messages").to_pylist() if row["persistence_id"] == GOES_ON)
-    (number,) = (row["tag_pid_sequence_nr"] for row in expected()[1] if (row["persistence_id"], row["tag"]) == (GOES_ON, "tag-0"))
+    known = max(
+        row["sequence_nr"]
+        for row in Case(CASE).table("messages").to_pylist()
+        if row["persistence_id"] == GOES_ON
+    )
+    (number,) = (
+        row["tag_pid_sequence_nr"]
+        for row in expected()[1]
+        if (row["persistence_id"], row["tag"]) == (GOES_ON, "tag-0")
+    )
     for more in (1, 2):
         goes_on(stack, journal, NINE + more * SECOND, known + more, number + more)
     whole = views(stack, journal)
@@ -263,9 +343,13 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     report = rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)
     assert changes(report) == {"same": 2, "unknown": ROWS} and report.progress == 0
     stack.session.execute(
-        f"DELETE FROM {journal}.tag_views WHERE tag_name = 'tag-0' AND timebucket = {BucketSize.HOUR.start(from_datetime(NINE))}"
+        f"DELETE FROM {journal}.tag_views WHERE tag_name = 'tag-0' AND timebucket = "
+        f"{BucketSize.HOUR.start(from_datetime(NINE))}"
     )
-    assert changes(rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)) == {"added": 2, "unknown": ROWS}
+    assert changes(rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)) == {
+        "added": 2,
+        "unknown": ROWS,
+    }
     assert views(stack, journal) == whole
     # Rebuilds and repairs keep rows of events without tags, and the audit only warns of them.
     report = audited(configured, spark)
@@ -276,7 +360,14 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
 def test_migrate_tags_in_both_places_are_merged(stack, keyspace, settings, spark):
     """Migrate an event with tags in tag1 to tag3 and in `tags`; dropping the old columns is refused then."""
     journal = keyspace(CASE)
-    event = {"ser_id": 4, "ser_manifest": "", "event": b"e", "event_manifest": "", "writer_uuid": "w", "timestamp": offset(NINE)}
+    event = {
+        "ser_id": 4,
+        "ser_manifest": "",
+        "event": b"e",
+        "event_manifest": "",
+        "writer_uuid": "w",
+        "timestamp": offset(NINE),
+    }
     tags = {"tag1": "tag-0", "tag2": "tag-9", "tags": {"tag-0", "tag-1"}}
     write(stack, journal, "messages", persistence_id="o-both", partition_nr=0, sequence_nr=1, **tags, **event)
     done = migrated(
@@ -294,12 +385,16 @@ def test_migrate_tags_in_both_places_are_merged(stack, keyspace, settings, spark
     ]
     assert both == [("tag-0", 1), ("tag-1", 1), ("tag-9", 1)]
     # Without the old columns the event would seem to have fewer tags, and a rebuild would remove rows.
-    with pytest.raises(GuardRefused, match="1 events have tags in tag1 to tag3 and others in tags.* Nothing was dropped"):
+    with pytest.raises(
+        GuardRefused, match="1 events have tags in tag1 to tag3 and others in tags.* Nothing was dropped"
+    ):
         migrated(settings(journal, case=CASE), spark, "tables", offline=True, drop_old=True)
 
 
 def test_migrate_unfit_journal_is_one_line(stack, old_journal, settings):
-    """Name a column of another type, wrong snapshot keyspaces and a missing table in one line each, and change nothing."""
+    """Name a column of another type, wrong snapshot keyspaces and a missing table in one line each, and
+    change nothing.
+    """
     journal = old_journal(views=0)
     stack.session.execute(f"ALTER TABLE {journal}.messages ADD meta text")
     configured, before = settings(journal, case=CASE), described(stack, journal)
@@ -307,7 +402,10 @@ def test_migrate_unfit_journal_is_one_line(stack, old_journal, settings):
     file = settings.file(only(configured))
     command = ("views", "migrate", "--pipeline", only(configured))
     code, _, said = tagmill(file, *command, "--step", "tables", "--step", "columns", "--yes")
-    assert code == 2 and "messages has a column meta of the type text, the plugin's has blob. Nothing was changed" in said
+    assert (
+        code == 2
+        and "messages has a column meta of the type text, the plugin's has blob. Nothing was changed" in said
+    )
     for options, words in (
         (("--snapshot-keyspace", "nowhere"), "keyspace nowhere does not exist"),
         (("--snapshot-keyspace", "tagmill_test"), "keyspace tagmill_test has no table snapshots"),

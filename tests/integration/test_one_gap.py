@@ -1,4 +1,5 @@
-"""One gap holds one persistence_id while the rest is delivered, however many rows a run has; a stop records what it found.
+"""One gap holds one persistence_id while the rest is delivered, however many rows a run has; a stop records
+what it found.
 
 To let a run read up to an hour of the past, a test makes the pipeline's delay longer by as much.
 """
@@ -18,7 +19,17 @@ from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, holds, known_to_spark, only, state, tagmill
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    holds,
+    known_to_spark,
+    only,
+    state,
+    tagmill,
+)
 from tests.support.events import event, events, this_hour
 from tests.support.topics import Crashed, crashing
 
@@ -32,7 +43,9 @@ def pipeline(journal, settings, spark):
 
     def make(**keys):
         written = journal()
-        configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys)
+        configured = settings(
+            written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys
+        )
         schema.apply(configured)
         known_to_spark(configured, only(configured), spark)
         return written, configured, only(configured)
@@ -48,7 +61,9 @@ def as_of(configured, name, hour):
 
 
 def hourly(hours, ids_of_hour, of_an_id):
-    """Return the view's rows, hour by hour: `of_an_id` events of each persistence_id, without one number of 'id-0'."""
+    """Return the view's rows, hour by hour: `of_an_id` events of each persistence_id, without one number of
+    'id-0'.
+    """
     numbers: dict[str, int] = {}
     missing = ("id-0", first_of_fourth(of_an_id))
     for hour in range(hours):
@@ -59,7 +74,9 @@ def hourly(hours, ids_of_hour, of_an_id):
                 number = numbers[persistence_id] = numbers.get(persistence_id, 0) + 1
                 if (persistence_id, number) != missing:
                     # A run that starts late also reads some minutes of the next hour.
-                    moment = BEGIN + timedelta(hours=hour, seconds=900 + nth * 2600 / of_an_id, milliseconds=at)
+                    moment = BEGIN + timedelta(
+                        hours=hour, seconds=900 + nth * 2600 / of_an_id, milliseconds=at
+                    )
                     rows.append(event(persistence_id, number, moment))
         yield rows
 
@@ -94,12 +111,18 @@ def tag_line(configured, name):
         pytest.param(5, lambda _: 8, 1, id="8-for-5-hours"),
         pytest.param(24, lambda _: 8, 1, id="8", marks=pytest.mark.long),
         pytest.param(24, lambda _: 50, 1, id="50", marks=pytest.mark.long),
-        pytest.param(24, lambda hour: 50 if 8 <= hour < 20 else 8, 1, id="50-by-day-8-at-night", marks=pytest.mark.long),
-        pytest.param(24, lambda _: 8, 12_500, id="100000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+        pytest.param(
+            24, lambda hour: 50 if 8 <= hour < 20 else 8, 1, id="50-by-day-8-at-night", marks=pytest.mark.long
+        ),
+        pytest.param(
+            24, lambda _: 8, 12_500, id="100000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]
+        ),
     ],
 )
 def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_hour, of_an_id):
-    """Deliver hour by hour everything but the rows behind the gap; close the hold, and the rest is delivered."""
+    """Deliver hour by hour everything but the rows behind the gap; close the hold, and the rest is
+    delivered.
+    """
     missing = first_of_fourth(of_an_id)
     written, configured, name = pipeline()
     behind = expected = 0
@@ -110,13 +133,33 @@ def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_
         done = deliver(as_of(configured, name, hour), name, spark)
         assert delivered(configured, name) == expected, (hour, done)
     same_as_view(
-        written, configured, name, but=lambda row: row["persistence_id"] == "id-0" and row["tag_pid_sequence_nr"] > missing
+        written,
+        configured,
+        name,
+        but=lambda row: row["persistence_id"] == "id-0" and row["tag_pid_sequence_nr"] > missing,
     )
     (hold,) = holds(configured, name).values()
-    assert (hold.persistence_id, hold.reason, hold.hole.first, hold.hole.last) == ("id-0", "hole", missing, missing)
+    assert (hold.persistence_id, hold.reason, hold.hole.first, hold.hole.last) == (
+        "id-0",
+        "hole",
+        missing,
+        missing,
+    )
     assert hold.held_rows == behind > 0
     assert tag_line(configured, name) == (expected + behind, expected, behind, expected)
-    closed = ("holds", "close", "--tag", "t", "--persistence-id", "id-0", "--pipeline", name, "--why", "lost for good", "--yes")
+    closed = (
+        "holds",
+        "close",
+        "--tag",
+        "t",
+        "--persistence-id",
+        "id-0",
+        "--pipeline",
+        name,
+        "--why",
+        "lost for good",
+        "--yes",
+    )
     assert tagmill(settings.file(name), *closed)[0] == 0
     deliver(as_of(configured, name, hours), name, spark)
     same_as_view(written, configured, name)
@@ -136,28 +179,64 @@ def stopped(configured, name, spark, words):
 
 def with_gaps(persistence_ids):
     """Return six rows of each persistence_id without number 3, and the rows of one without a gap."""
-    broken = [row for name in persistence_ids for row in events(name, range(1, 7), BEGIN) if row["tag_pid_sequence_nr"] != 3]
+    broken = [
+        row
+        for name in persistence_ids
+        for row in events(name, range(1, 7), BEGIN)
+        if row["tag_pid_sequence_nr"] != 3
+    ]
     return [*events("sound", range(1, 7), BEGIN), *broken]
 
 
 def test_stop_held_share_records_its_holds(pipeline, spark, settings):
-    """Stop a run with its key and its holds named; each way out of them works, and the next run continues without them."""
+    """Stop a run with its key and its holds named; each way out of them works, and the next run continues
+    without them.
+    """
     written, configured, name = pipeline(quality=STRICT)
     written.both(with_gaps(["a", "b", "c"]))
     assert stopped(configured, name, spark, r"quality\.max_held_share_percent.*3 holds were recorded") == 1
-    found = {key: (hold.reason, hold.hole.first, hold.held_rows, hold.since_run) for key, hold in holds(configured, name).items()}
+    found = {
+        key: (hold.reason, hold.hole.first, hold.held_rows, hold.since_run)
+        for key, hold in holds(configured, name).items()
+    }
     assert found == {("t", persistence_id): ("hole", 3, 0, 1) for persistence_id in "abc"}
     assert delivered(configured, name) == 0 and tag_line(configured, name)[1:3] == (0, 0)
 
-    close = ("holds", "close", "--tag", "t", "--persistence-id", "a", "--pipeline", name, "--why", "lost", "--yes")
+    close = (
+        "holds",
+        "close",
+        "--tag",
+        "t",
+        "--persistence-id",
+        "a",
+        "--pipeline",
+        name,
+        "--why",
+        "lost",
+        "--yes",
+    )
     code, _, said = tagmill(settings.file(name), *close)
     # Its numbers 1 and 2 are not delivered yet, so the missing number 3 is not the next one.
     assert code == 2 and "numbers before them come first: tagmill run deliver" in said
     deliver(configured, name, spark)
-    same_as_view(written, configured, name, but=lambda row: row["persistence_id"] != "sound" and row["sequence_nr"] > 3)
+    same_as_view(
+        written, configured, name, but=lambda row: row["persistence_id"] != "sound" and row["sequence_nr"] > 3
+    )
     assert [hold.held_rows for hold in holds(configured, name).values()] == [3, 3, 3]
     for persistence_id in "abc":
-        close = ("holds", "close", "--tag", "t", "--persistence-id", persistence_id, "--pipeline", name, "--why", "lost", "--yes")
+        close = (
+            "holds",
+            "close",
+            "--tag",
+            "t",
+            "--persistence-id",
+            persistence_id,
+            "--pipeline",
+            name,
+            "--why",
+            "lost",
+            "--yes",
+        )
         assert tagmill(settings.file(name), *close)[0] == 0
     deliver(configured, name, spark)
     same_as_view(written, configured, name)
@@ -184,7 +263,9 @@ def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
     deliver(configured, name, spark)
     assert [(hold.since_run, hold.held_rows) for hold in holds(configured, name).values()] == [(1, 3)]
     assert state(configured, name, 1) == "ABANDONED" and state(configured, name, 2) == "CLOSED"
-    same_as_view(written, configured, name, but=lambda row: row["persistence_id"] == "a" and row["sequence_nr"] > 3)
+    same_as_view(
+        written, configured, name, but=lambda row: row["persistence_id"] == "a" and row["sequence_nr"] > 3
+    )
 
 
 def test_stop_taken_over_records_nothing(pipeline, spark):
@@ -217,7 +298,9 @@ def test_stray_row_among_few_is_delivered(pipeline, spark):
 
 
 def test_few_rows_of_day_buckets_stop(pipeline, spark):
-    """Stop a pipeline of Hour buckets at a few rows of Day buckets, before it passes partitions that it never reads."""
+    """Stop a pipeline of Hour buckets at a few rows of Day buckets, before it passes partitions that it never
+    reads.
+    """
     written, configured, name = pipeline()
     midnight = BEGIN.replace(hour=0) + timedelta(days=BEGIN.hour > 0)
     rows = events("a", range(1, 7), midnight) + events("b", [1], midnight + timedelta(minutes=61))

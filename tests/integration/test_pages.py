@@ -31,15 +31,26 @@ def pages(cassandra):
 
 def test_every_type_comes_as_arrow_has_it(stack, place, pages):
     stack.session.execute(
-        f"CREATE TABLE {place}.t (id int PRIMARY KEY, big bigint, words text, ascii_ ascii, raw blob, one uuid, moment timeuuid, "
+        f"CREATE TABLE {place}.t (id int PRIMARY KEY, big bigint, words text, ascii_ ascii, raw blob, "
+        "one uuid, moment timeuuid, "
         "tags set<text>, listed list<text>)"
     )
     one, moment = uuid.uuid4(), uuid.uuid1()
     insert = stack.session.prepare(
-        f"INSERT INTO {place}.t (id, big, words, ascii_, raw, one, moment, tags, listed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        f"INSERT INTO {place}.t (id, big, words, ascii_, raw, one, moment, tags, listed) VALUES (?, ?, "
+        "?, ?, ?, ?, ?, ?, ?)"
     )
     rows = {
-        1: (-(2**63), "Größe \U0001f600 \x00", "a'b", b"\x00\xff", one, moment, {"é", "", "b"}, ["x", "", "x"]),
+        1: (
+            -(2**63),
+            "Größe \U0001f600 \x00",
+            "a'b",
+            b"\x00\xff",
+            one,
+            moment,
+            {"é", "", "b"},
+            ["x", "", "x"],
+        ),
         2: (None,) * 8,
         3: (0, "", "", b"", one, moment, {"z"}, ["z"]),
     }
@@ -87,7 +98,9 @@ def test_pages_rows_of_any_size_stay_bounded(stack, place, pages):
     for number, size in enumerate(sizes):
         stack.session.execute(insert, (number, number.to_bytes(4, "big") * (size // 4)))
     found = list(pages.of(f"SELECT id, v FROM {place}.t WHERE k = ?", 1))
-    assert [len(value) for batch in found for value in batch["v"].to_pylist()] == [size // 4 * 4 for size in sizes]
+    assert [len(value) for batch in found for value in batch["v"].to_pylist()] == [
+        size // 4 * 4 for size in sizes
+    ]
     assert [number for batch in found for number in batch["id"].to_pylist()] == list(range(len(sizes)))
     small, large = found[2], [batch.num_rows for batch in found if batch.nbytes > 2 * PAGE_BYTES]
     assert small.num_rows > 1000
@@ -104,9 +117,9 @@ def test_token_ranges_cover_each_partition_once(stack, place, cassandra, pages):
         assert ranges[0][0] == LOWEST and ranges[-1][1] == HIGHEST
         assert all(low[1] == high[0] and low[0] < low[1] for low, high in pairwise(ranges))
         query = f"SELECT id FROM {place}.t WHERE token(id) > ? AND token(id) <= ?"
-        assert sorted(n for low, high in ranges for batch in pages.of(query, low, high) for n in batch["id"].to_pylist()) == list(
-            range(500)
-        )
+        assert sorted(
+            n for low, high in ranges for batch in pages.of(query, low, high) for n in batch["id"].to_pylist()
+        ) == list(range(500))
 
 
 def test_no_page_is_lost_where_an_answer_is(stack, place, pages, monkeypatch):
@@ -122,7 +135,11 @@ def test_no_page_is_lost_where_an_answer_is(stack, place, pages, monkeypatch):
         return result(self)
 
     monkeypatch.setattr(ResponseFuture, "result", lossy)
-    found = [number for batch in pages.of(f"SELECT id FROM {place}.t WHERE k = ?", 1) for number in batch["id"].to_pylist()]
+    found = [
+        number
+        for batch in pages.of(f"SELECT id FROM {place}.t WHERE k = ?", 1)
+        for number in batch["id"].to_pylist()
+    ]
     monkeypatch.undo()
     assert found == list(range(3000)) and len(asked) > 4
     monkeypatch.setattr(ResponseFuture, "result", lambda self: (_ for _ in ()).throw(OperationTimedOut()))

@@ -1,4 +1,6 @@
-"""Queries as DataFrames return, row for row and in order, what the plugin read, and refuse where its stream fails."""
+"""Queries as DataFrames return, row for row and in order, what the plugin read, and refuse where its stream
+fails.
+"""
 
 import json
 import runpy
@@ -23,7 +25,9 @@ HEALTHY = ["orders", "odd-names", "deleted-events", "partition-boundary", "minut
 
 @pytest.fixture
 def read_journal(settings, spark):
-    """Return read_journal(keyspace, tables, **keys), which makes a ReadJournal; keys are `case=…` or those of the pipeline."""
+    """Return read_journal(keyspace, tables, **keys), which makes a ReadJournal; keys are `case=…` or those of
+    the pipeline.
+    """
 
     def make(name, tables=("tag_views", "messages"), **keys):
         configured = settings(name, **keys)
@@ -39,9 +43,13 @@ def delivered(frame):
 
 
 def view_rows(case, tag):
-    """Return a case's rows of tag_views with a tag, in order of offset; no case has two of one persistence_id at one time."""
+    """Return a case's rows of tag_views with a tag, in order of offset; no case has two of one persistence_id
+    at one time.
+    """
     rows = [row for row in Case(case).table("tag_views").to_pylist() if row["tag_name"] == tag]
-    return sorted(rows, key=lambda row: (row["timebucket"], UUID(row["timestamp"]).time, row["persistence_id"]))
+    return sorted(
+        rows, key=lambda row: (row["timebucket"], UUID(row["timestamp"]).time, row["persistence_id"])
+    )
 
 
 # -- by tag
@@ -57,7 +65,11 @@ def test_events_by_tag_equal_plugins_in_order(case, keyspace, read_journal):
 
 
 def test_each_column_is_that_of_the_view(keyspace, read_journal):
-    found = read_journal(keyspace("orders", ("tag_views",)), case="orders").current_events_by_tag("billing").collect()
+    found = (
+        read_journal(keyspace("orders", ("tag_views",)), case="orders")
+        .current_events_by_tag("billing")
+        .collect()
+    )
     expected = view_rows("orders", "billing")
     assert len(found) == len(expected) == 7200
     for row, right in zip(found, expected, strict=True):
@@ -95,23 +107,37 @@ def test_events_by_tag_within_delay_are_omitted(journal, read_journal):
     old, young = event("a", 1, now - timedelta(seconds=100)), event("a", 2, now - timedelta(seconds=5))
     written.view([old, young])
     slow = read_journal(
-        written.keyspace, **{**HOUR, "first_time_bucket": begin.isoformat()}, eventual_consistency_delay_seconds=60
+        written.keyspace,
+        **{**HOUR, "first_time_bucket": begin.isoformat()},
+        eventual_consistency_delay_seconds=60,
     )
-    assert delivered(slow.current_events_by_tag("t", until=now + timedelta(days=1))) == [("a", 1, str(old["timestamp"]))]
+    assert delivered(slow.current_events_by_tag("t", until=now + timedelta(days=1))) == [
+        ("a", 1, str(old["timestamp"]))
+    ]
 
 
 def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journal):
     """Sort offsets of one time by their remaining bytes, each signed, then by persistence_id and number."""
     written = journal()
     at = from_datetime(BEGIN + SECOND)
-    nodes = [0x000000000001, 0x00000000007F, 0x000000000080, 0x0000000000FF, 0x7F0000000000, 0x800000000000, 0xFF0000000000]
+    nodes = [
+        0x000000000001,
+        0x00000000007F,
+        0x000000000080,
+        0x0000000000FF,
+        0x7F0000000000,
+        0x800000000000,
+        0xFF0000000000,
+    ]
     records = [event(f"p-{i}", 1, BEGIN, timestamp=offset_at(at, node)) for i, node in enumerate(nodes)]
     records += [
-        event(name, 1, BEGIN, timestamp=offset_at(at, 3)) for name in ("b", "a", "Я", "я", "Z", "z-\U0001f6d2", "z-\uffee")
+        event(name, 1, BEGIN, timestamp=offset_at(at, 3))
+        for name in ("b", "a", "Я", "я", "Z", "z-\U0001f6d2", "z-\uffee")
     ]
     written.view(records)
     stored = stack.session.execute(
-        f"SELECT persistence_id, sequence_nr, timestamp FROM {written.keyspace}.tag_views WHERE tag_name = 't' AND timebucket = %s",
+        f"SELECT persistence_id, sequence_nr, timestamp FROM {written.keyspace}.tag_views WHERE tag_name "
+        "= 't' AND timebucket = %s",
         (records[0]["timebucket"],),
     )
     expected = [(row.persistence_id, row.sequence_nr, str(row.timestamp)) for row in stored]
@@ -121,12 +147,17 @@ def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journ
 
 
 def test_events_by_tag_over_sparse_buckets(journal, read_journal):
-    """Read a hundred thousand possible buckets with events in the first, in the last, and in three between."""
+    """Read a hundred thousand possible buckets with events in the first, in the last, and in three
+    between.
+    """
     written = journal()
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     begin = now - timedelta(minutes=100_000)
     moments = [begin + timedelta(minutes=minutes) for minutes in (0, 1, 44_640, 99_960, 99_999)]
-    records = [event("p", number, at + SECOND, timebucket=int(at.timestamp()) * 1000) for number, at in enumerate(moments, 1)]
+    records = [
+        event("p", number, at + SECOND, timebucket=int(at.timestamp()) * 1000)
+        for number, at in enumerate(moments, 1)
+    ]
     written.view(records)
     minutes = {"tags": ["t"], "bucket_size": "Minute", "first_time_bucket": begin.isoformat()}
     found = read_journal(written.keyspace, **minutes).current_events_by_tag("t")
@@ -149,7 +180,9 @@ def test_events_by_tag_gap_refused_or_kept(case, tag, said, keyspace, read_journ
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     with pytest.raises(EventsMissing) as error:
         journal.current_events_by_tag(tag)
-    assert said in str(error.value) and f"tag {tag!r}" in str(error.value) and 'gaps="keep"' in str(error.value)
+    assert (
+        said in str(error.value) and f"tag {tag!r}" in str(error.value) and 'gaps="keep"' in str(error.value)
+    )
     expected = [(row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in view_rows(case, tag)]
     assert sorted(delivered(journal.current_events_by_tag(tag, gaps="keep"))) == sorted(expected)
     (other,) = set(Case(case).tags) - {tag}
@@ -159,7 +192,9 @@ def test_events_by_tag_gap_refused_or_kept(case, tag, said, keyspace, read_journ
 
 @pytest.mark.parametrize("case", ["gap-first", "gap-whole-pid", "duplicate-nr"])
 def test_events_by_tag_damage_unnoticed_by_plugin(case, keyspace, read_journal):
-    """Return what the plugin does: a missing first row or persistence_id shows only in the journal; a duplicate is dropped."""
+    """Return what the plugin does: a missing first row or persistence_id shows only in the journal; a
+    duplicate is dropped.
+    """
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     assert delivered(journal.current_events_by_tag("tag-0")) == Case(case).delivered("tag-0")
 
@@ -175,10 +210,14 @@ def test_an_event_that_is_null_comes_as_null(keyspace, read_journal):
 # -- by persistence_id
 
 
-@pytest.mark.parametrize("case", ["orders", "partition-boundary", "odd-names", "deleted-events", "legacy-tags"])
+@pytest.mark.parametrize(
+    "case", ["orders", "partition-boundary", "odd-names", "deleted-events", "legacy-tags"]
+)
 def test_events_by_persistence_id_equal_journal(case, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("messages", "metadata", "all_persistence_ids")), case=case)
-    stored = sorted(Case(case).table("messages").to_pylist(), key=lambda row: (row["persistence_id"], row["sequence_nr"]))
+    stored = sorted(
+        Case(case).table("messages").to_pylist(), key=lambda row: (row["persistence_id"], row["sequence_nr"])
+    )
     known = {row["persistence_id"] for row in Case(case).table("all_persistence_ids").to_pylist()}
     assert sorted(row[0] for row in journal.current_persistence_ids().collect()) == sorted(known)
     found = journal.current_events_by_persistence_id(sorted(known)).collect()
@@ -191,7 +230,9 @@ def test_events_by_persistence_id_equal_journal(case, keyspace, read_journal):
     one = stored[len(stored) // 2]["persistence_id"]
     within = journal.current_events_by_persistence_id(one, 12, 23)
     assert [row["sequence_nr"] for row in within.collect()] == [
-        row["sequence_nr"] for row in stored if row["persistence_id"] == one and 12 <= row["sequence_nr"] <= 23
+        row["sequence_nr"]
+        for row in stored
+        if row["persistence_id"] == one and 12 <= row["sequence_nr"] <= 23
     ]
 
 
@@ -201,21 +242,27 @@ def test_events_by_persistence_id_of_two_writers(keyspace, read_journal):
     text = (Case("split-brain").folder / "expected-replay-query.tsv").read_text(encoding="utf-8")
     expected = [line.split("\t") for line in text.splitlines()]
     found = journal.current_events_by_persistence_id("o-000001").collect()
-    assert [[row["persistence_id"], str(row["sequence_nr"]), row["event"].decode()] for row in found] == expected
+    assert [
+        [row["persistence_id"], str(row["sequence_nr"]), row["event"].decode()] for row in found
+    ] == expected
 
 
 def test_events_by_persistence_id_gap_refused_or_kept(journal, read_journal):
     """Refuse a persistence_id with a missing sequence_nr; with gaps="keep" return the others."""
     written = journal()
-    written.messages(events("a", [1, 2, 5, 6], BEGIN) + events("b", range(1, 4), BEGIN) + events("c", [2, 3], BEGIN))
+    written.messages(
+        events("a", [1, 2, 5, 6], BEGIN) + events("b", range(1, 4), BEGIN) + events("c", [2, 3], BEGIN)
+    )
     read = read_journal(written.keyspace, **HOUR)
     for name, said in (("a", "3 to 4 missing"), ("c", "1 missing")):
         with pytest.raises(EventsMissing, match=f"sequence_nr of '{name}': {said}"):
             read.current_events_by_persistence_id(["b", name])
     kept = read.current_events_by_persistence_id(["c", "b", "a"], gaps="keep").collect()
     assert [(row["persistence_id"], row["sequence_nr"]) for row in kept] == [
-        *[("c", 2), ("c", 3)], *[("b", 1), ("b", 2), ("b", 3)], *[("a", 1), ("a", 2), ("a", 5), ("a", 6)]
-    ]  # fmt: skip
+        *[("c", 2), ("c", 3)],
+        *[("b", 1), ("b", 2), ("b", 3)],
+        *[("a", 1), ("a", 2), ("a", 5), ("a", 6)],
+    ]
     assert [row["sequence_nr"] for row in read.current_events_by_persistence_id("a", 5).collect()] == [5, 6]
     assert read.current_events_by_persistence_id(["nobody", "a"], to_sequence_nr=2).count() == 2
     assert read.current_events_by_persistence_id([]).count() == 0
@@ -224,7 +271,8 @@ def test_events_by_persistence_id_gap_refused_or_kept(journal, read_journal):
 def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
     """Read persistence ids whose partitions are odd.
 
-    skipped: partition 1 is empty; overlapping: the second writer's 3 to 5 lie in the next partition; deleted: up to 40.
+    skipped: partition 1 is empty; overlapping: the second writer's 3 to 5 lie in the next partition; deleted:
+    up to 40.
     """
     written = journal()
     put = [
@@ -234,7 +282,12 @@ def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
             ("overlapping", 0, range(1, 5)),
             ("overlapping", 1, range(3, 7)),
         ],
-        *[("deleted", 20, range(39, 43)), ("deleted", 21, range(43, 45)), ("rest", 0, range(9, 11)), ("rest", 1, range(11, 13))],
+        *[
+            ("deleted", 20, range(39, 43)),
+            ("deleted", 21, range(43, 45)),
+            ("rest", 0, range(9, 11)),
+            ("rest", 1, range(11, 13)),
+        ],
     ]
     written.messages(
         record | {"partition_nr": partition, "tags": set()}
@@ -245,13 +298,27 @@ def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
         written.deleted_to(name, number)
     read = read_journal(written.keyspace, **HOUR)
     found = read.current_events_by_persistence_id(["skipped", "overlapping", "deleted", "rest"]).collect()
-    numbers = {"skipped": range(1, 9), "overlapping": range(1, 7), "deleted": range(41, 45), "rest": range(11, 13)}
+    numbers = {
+        "skipped": range(1, 9),
+        "overlapping": range(1, 7),
+        "deleted": range(41, 45),
+        "rest": range(11, 13),
+    }
     assert [(row["persistence_id"], row["sequence_nr"]) for row in found] == [
         (name, nr) for name in numbers for nr in numbers[name]
     ]
-    assert [row["partition_nr"] for row in found if row["persistence_id"] == "overlapping"] == [0, 0, 0, 0, 1, 1]
+    assert [row["partition_nr"] for row in found if row["persistence_id"] == "overlapping"] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
     assert all(row["tags"] == [] for row in found)
-    assert [row[0] for row in read.current_events_by_persistence_id("deleted", 43).select("sequence_nr").collect()] == [43, 44]
+    assert [
+        row[0] for row in read.current_events_by_persistence_id("deleted", 43).select("sequence_nr").collect()
+    ] == [43, 44]
 
 
 # -- wrong requests
@@ -295,7 +362,9 @@ def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
 
 def test_the_example_of_the_documents_runs(keyspace, settings, spark, monkeypatch, capsys):
     configured = settings(keyspace("orders"), case="orders", name="orders")
-    known_to_spark(configured, "orders", spark, ("tag_views", "messages", "metadata", "all_persistence_ids"), ())
+    known_to_spark(
+        configured, "orders", spark, ("tag_views", "messages", "metadata", "all_persistence_ids"), ()
+    )
     monkeypatch.setenv("TAGMILL_CONFIG", str(settings.file("orders")))
     made = runpy.run_path(str(ROOT / "docs" / "examples" / "queries.py"))
     assert made["journal"].current_persistence_ids().count() == 300
@@ -310,11 +379,23 @@ def test_the_command_shows_events(keyspace, settings):
     configured = settings(keyspace("orders", ("tag_views", "messages")), case="orders")
     file, expected = settings.file(only(configured)), Case("orders").delivered("order")
     ended = Command(
-        file, "events", "-p", only(configured), "--tag", "order", "--from", expected[9][2], "--limit", "3", "--json"
+        file,
+        "events",
+        "-p",
+        only(configured),
+        "--tag",
+        "order",
+        "--from",
+        expected[9][2],
+        "--limit",
+        "3",
+        "--json",
     ).end()
     assert ended.code == 0, ended
     rows = [json.loads(line) for line in ended.out.splitlines()]
     assert [(row["persistence_id"], row["sequence_nr"], row["offset"]) for row in rows] == expected[10:13]
     assert json.loads(rows[0]["event"])["order"] == rows[0]["persistence_id"]
     ended = Command(file, "events", "-p", only(configured)).end()
-    assert ended.code == 2 and ended.error == "error: give one of --tag and --persistence-id. Nothing was read"
+    assert (
+        ended.code == 2 and ended.error == "error: give one of --tag and --persistence-id. Nothing was read"
+    )

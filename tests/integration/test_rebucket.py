@@ -1,4 +1,6 @@
-"""A view in buckets of another size: the copy, the switch, deliveries before and after it, and what is refused."""
+"""A view in buckets of another size: the copy, the switch, deliveries before and after it, and what is
+refused.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -25,7 +27,16 @@ from tagmill.views.selection import Chosen
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
+from tests.support.delivery import (
+    OWNER,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    manifests,
+    only,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import Journal, event, events
 from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
 
@@ -34,7 +45,9 @@ WITHOUT_VIEWS = ("messages", "metadata", "all_persistence_ids")
 
 
 def identities(settings):
-    """Return what identifies each row in ClickHouse, duplicates included, without the bucket that it was delivered from."""
+    """Return what identifies each row in ClickHouse, duplicates included, without the bucket that it was
+    delivered from.
+    """
     return sorted(
         (row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.offset, row.event)
         for row in clickhouse_rows(settings, only(settings))
@@ -42,27 +55,37 @@ def identities(settings):
 
 
 def assert_counted_by_time(settings, tag):
-    """Assert that a cleanup finds each new partition's rows in ClickHouse, whatever timebucket they were delivered from."""
+    """Assert that a cleanup finds each new partition's rows in ClickHouse, whatever timebucket they were
+    delivered from.
+    """
     pipeline = settings.pipeline(only(settings))
     with Cassandra(settings.cassandra) as cassandra, ClickHouse(settings.clickhouse) as clickhouse:
         views = Views(cassandra, pipeline.journal)
         buckets = views.buckets([tag])[tag]
         counts = [rows for rows, _ in views.written((tag, bucket) for bucket in buckets)]
-        found = clickhouse.bucket_rows(pipeline.destination, tag, buckets[:100], pipeline.bucket_size.milliseconds)
+        found = clickhouse.bucket_rows(
+            pipeline.destination, tag, buckets[:100], pipeline.bucket_size.milliseconds
+        )
     assert found == dict(zip(buckets[:100], counts[:100], strict=True))
 
 
 def goes_on(stack, keyspace, settings, case, tag):
-    """Write the next event of some persistence ids, as the application would, into the view that the configuration names."""
+    """Write the next event of some persistence ids, as the application would, into the view that the
+    configuration names.
+    """
     view, now = settings.pipeline(only(settings)).view, datetime.now(UTC) - timedelta(milliseconds=50)
     last = [row for row in recorded(case, "tag_write_progress") if row["tag"] == tag][:5]
     new = [
         event(
-            row["persistence_id"], row["tag_pid_sequence_nr"] + 1, now, tag, sequence_nr=1000,
+            row["persistence_id"],
+            row["tag_pid_sequence_nr"] + 1,
+            now,
+            tag,
+            sequence_nr=1000,
             timebucket=view.size.start(from_datetime(now)),
         )
         for row in last
-    ]  # fmt: skip
+    ]
     Journal(stack.session, keyspace, view.table).view(new)
     return new
 
@@ -76,7 +99,9 @@ def goes_on(stack, keyspace, settings, case, tag):
     ],
 )
 def test_deliver_after_rebucket_sends_nothing_twice(case, to, tag, stack, keyspace, settings, spark):
-    """Rebucket a delivered view and go on: each row arrives once, also of a withdrawn batch; then drop the old table."""
+    """Rebucket a delivered view and go on: each row arrives once, also of a withdrawn batch; then drop the
+    old table.
+    """
     journal = keyspace(case)
     before = settings(journal, case=case)
     delivered_first(before, spark)
@@ -112,7 +137,9 @@ def test_deliver_after_rebucket_sends_nothing_twice(case, to, tag, stack, keyspa
 
 @pytest.mark.long
 def test_rebucket_there_and_back_with_own_views(stack, keyspace, settings, spark):
-    """Build and deliver in part, rebucket from Minute to Day, build and deliver more, and rebucket to Minute again."""
+    """Build and deliver in part, rebucket from Minute to Day, build and deliver more, and rebucket to Minute
+    again.
+    """
     journal = keyspace("minute-buckets", WITHOUT_VIEWS[1:])
     minute = settings(journal, case="minute-buckets", views="tagmill")
     load_messages(stack.session, "minute-buckets", journal, 0, 20)
@@ -135,19 +162,26 @@ def test_rebucket_there_and_back_with_own_views(stack, keyspace, settings, spark
 
 
 def test_rebucket_misplaced_rows_go_where_they_belong(stack, keyspace, settings, spark):
-    """Rebucket a view with rows in a wrong bucket, one of them a second copy: the copy in the right bucket stays."""
+    """Rebucket a view with rows in a wrong bucket, one of them a second copy: the copy in the right bucket
+    stays.
+    """
     journal = keyspace("late-previous-bucket")
     hour = settings(journal, case="late-previous-bucket")
     schema.apply(hour)
     healthy = recorded("late-previous-bucket", "tag_views")
     row = next(row for row in healthy if row["tag_name"] == "tag-1" and row["tag_pid_sequence_nr"] == 2)
-    Journal(stack.session, journal).view([{**row, "timebucket": row["timebucket"] - 3_600_000, "event": b"another copy"}])
+    Journal(stack.session, journal).view(
+        [{**row, "timebucket": row["timebucket"] - 3_600_000, "event": b"another copy"}]
+    )
     copied = rebucketed(hour, spark, "Day")
     assert (copied["misplaced"], copied["twice"]) == (2, 1)
     done = rebucketed(hour, spark, "Day", offline=True)
     same_rows(stack, journal, "tag_views_day", in_buckets(healthy, "Day"))
     assert {line["verdict"] for line in done["tags"]} == {"equal"}
-    assert any("2 rows lie in a bucket of tag_views that their time isn't in" in warning for warning in done["warnings"])
+    assert any(
+        "2 rows lie in a bucket of tag_views that their time isn't in" in warning
+        for warning in done["warnings"]
+    )
 
 
 def test_rebucket_keeps_write_times_and_ttls(stack, journal, settings, spark):
@@ -156,18 +190,24 @@ def test_rebucket_keeps_write_times_and_ttls(stack, journal, settings, spark):
     (dying,) = events("dying", [1], BEGIN)
     columns = [name for name, value in dying.items() if value is not None]
     stack.session.execute(
-        f"INSERT INTO {made.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join('%s' for _ in columns)})"
-        " USING TIMESTAMP 1234567890123456 AND TTL 90000", [dying[name] for name in columns],
-    )  # fmt: skip
+        f"INSERT INTO {made.keyspace}.tag_views ({', '.join(columns)}) VALUES "
+        f"({', '.join('%s' for _ in columns)})"
+        " USING TIMESTAMP 1234567890123456 AND TTL 90000",
+        [dying[name] for name in columns],
+    )
     stack.session.execute(
-        f"ALTER TABLE {made.keyspace}.tag_views WITH default_time_to_live = 7777777 AND gc_grace_seconds = 4321"
+        f"ALTER TABLE {made.keyspace}.tag_views WITH default_time_to_live = 7777777 AND gc_grace_seconds "
+        "= 4321"
     )
     hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
     schema.apply(hour)
     rebucketed(hour, spark, "Minute")
     times = "persistence_id, writetime(event) AS written, ttl(event) AS left"
     found = {
-        table: {row.persistence_id: row for row in stack.session.execute(f"SELECT {times} FROM {made.keyspace}.{table}")}
+        table: {
+            row.persistence_id: row
+            for row in stack.session.execute(f"SELECT {times} FROM {made.keyspace}.{table}")
+        }
         for table in ("tag_views", "tag_views_minute")
     }
     for name in ("kept", "dying"):
@@ -175,19 +215,25 @@ def test_rebucket_keeps_write_times_and_ttls(stack, journal, settings, spark):
     assert found["tag_views_minute"]["kept"].left is None and found["tag_views"]["kept"].left is None
     assert 80_000 < found["tag_views_minute"]["dying"].left <= 90_000
     (options,) = stack.session.execute(
-        "SELECT default_time_to_live, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s",
+        "SELECT default_time_to_live, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = "
+        "%s AND table_name = %s",
         (made.keyspace, "tag_views_minute"),
     )
     assert tuple(options) == (7777777, 4321)
 
 
 def test_rebucket_rows_expiring_meanwhile_stop_no_switch(stack, journal, settings, spark):
-    """Let a row expire between the copy and the comparison: the tables count as equal, and the view is switched."""
+    """Let a row expire between the copy and the comparison: the tables count as equal, and the view is
+    switched.
+    """
     made = journal()
     made.view(events("kept", range(1, 6), BEGIN))
     (dying,) = events("dying", [1], BEGIN)
     names = [name for name, value in dying.items() if value is not None]
-    put = f"INSERT INTO {made.keyspace}.tag_views ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)}) USING TTL 4"
+    put = (
+        f"INSERT INTO {made.keyspace}.tag_views ({', '.join(names)}) VALUES "
+        f"({', '.join('%s' for _ in names)}) USING TTL 4"
+    )
     hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
     schema.apply(hour)
 
@@ -200,11 +246,18 @@ def test_rebucket_rows_expiring_meanwhile_stop_no_switch(stack, journal, setting
     done = rebucketed(hour, spark, "Minute", offline=True, tell=expires)
     assert (done["step"], done["rows"], done["differing"]) == ("switched", 6, 0)
     assert done["tags"][0]["verdict"] == "equal, but for what expired meanwhile"
-    same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
+    same_rows(
+        stack,
+        made.keyspace,
+        "tag_views_minute",
+        in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"),
+    )
 
 
 def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
-    """Change the old table between copy and switch, and the new one after it; rows written by others are never removed."""
+    """Change the old table between copy and switch, and the new one after it; rows written by others are
+    never removed.
+    """
     made = journal()
     written = [row for pid in ("a", "b", "c") for row in events(pid, range(1, 9), BEGIN)]
     written += [event("e", number, BEGIN - timedelta(hours=number)) for number in range(1, 6)]
@@ -222,18 +275,30 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     (dead,) = events("g", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
     made.deleted_to("g", 1)
     new_table.view([foreign, dead])
-    with pytest.raises(GuardRefused, match="has 1 rows that tag_views has not, written since it was made.*'d', number 1"):
+    with pytest.raises(
+        GuardRefused, match="has 1 rows that tag_views has not, written since it was made.*'d', number 1"
+    ):
         rebucketed(hour, spark, "Minute", offline=True)
     assert any(row["persistence_id"] == "d" for row in rows(stack, made.keyspace, "tag_views_minute"))
     new_table.remove(foreign)
     done = rebucketed(hour, spark, "Minute", offline=True)
     assert done["removed"] == ["tag 't', 'a', number 4", "tag 't', 'g', number 1"]
-    assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
-    same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
-    # Changes in the new table since the switch: a row is deleted with its event, another gets its right number.
-    # Nothing reads the table that the application no longer writes.
+    assert (
+        done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"]
+        and done["tags"][0]["rows_in_target"] == 30
+    )
+    same_rows(
+        stack,
+        made.keyspace,
+        "tag_views_minute",
+        in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"),
+    )
+    # Changes in the new table since the switch: a row is deleted with its event, another gets its right
+    # number. Nothing reads the table that the application no longer writes.
     for look in (tag_table, tags, lambda *of: ReadJournal(spark, *of).current_events_by_tag("t")):
-        with pytest.raises(ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'):
+        with pytest.raises(
+            ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'
+        ):
             look(hour, only(hour))
     made.deleted_to("b", 2)
     (gone, moved) = (in_buckets(events(name, [2], BEGIN), "Minute")[0] for name in ("b", "c"))
@@ -242,13 +307,16 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     new_table.view([{**moved, "tag_pid_sequence_nr": 22}])
     made.view(events("a", [11], BEGIN))  # as a node with the old settings would
     with pytest.raises(
-        GuardRefused, match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped"
+        GuardRefused,
+        match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped",
     ):
         rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
     assert "tag_views" in tables(stack, made.keyspace)
     made.remove(events("a", [11], BEGIN)[0])
     dropped = rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
-    assert dropped["warnings"] == ["2 rows of tag_views were deleted with their events, or replaced, in tag_views_minute since"]
+    assert dropped["warnings"] == [
+        "2 rows of tag_views were deleted with their events, or replaced, in tag_views_minute since"
+    ]
     assert "tag_views" not in tables(stack, made.keyspace)
 
 
@@ -261,12 +329,15 @@ def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, sp
     def writes(text):
         if text.startswith("comparing"):
             stack.session.execute(
-                f"UPDATE {journal}.tag_write_progress SET tag_pid_sequence_nr = 99 WHERE persistence_id = %s AND tag = %s",
+                f"UPDATE {journal}.tag_write_progress SET tag_pid_sequence_nr = 99 WHERE persistence_id "
+                "= %s AND tag = %s",
                 (row["persistence_id"], row["tag"]),
             )
 
     with pytest.raises(
-        GuardRefused, match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was switched"
+        GuardRefused,
+        match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was "
+        "switched",
     ):
         rebucketed(hour, spark, "Day", offline=True, tell=writes)
     assert deliver(hour, only(hour), spark)  # the old view is in force, and deliveries continue
@@ -287,38 +358,55 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
 
     planned = steps.plan(hour, name, owner=OWNER)
     with pytest.raises(
-        GuardRefused, match=f"run 1 of pipeline {name} is not finished .PLANNED.*finish it first: tagmill run deliver"
+        GuardRefused,
+        match=f"run 1 of pipeline {name} is not finished .PLANNED.*finish it first: tagmill run deliver",
     ):
         rebucketed(hour, spark, "Minute", offline=True)
-    with pytest.raises(GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"):
+    with pytest.raises(
+        GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"
+    ):
         other = configured(hour, "others", "Minute")
         steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
     assert tagmill(file, "run", "abandon", "--pipeline", name, "--why", "a test", "--yes")[0] == 0
     code, text = said("--to", "Hour")
     assert code == 2 and text.endswith("its view has buckets of the size Hour already. Nothing was done")
     assert said("--to", "Day", "--table", "Views")[1].endswith("so it has to be in lower case")
-    for table, words in (("tag-views-day", "is no identifier"), ("tag_views", "in use"), ("messages", "in use")):
+    for table, words in (
+        ("tag-views-day", "is no identifier"),
+        ("tag_views", "in use"),
+        ("messages", "in use"),
+    ):
         assert words in said("--to", "Day", "--table", table, "--yes")[1]
     assert "no rebucket is under way" in said("--to", "Day", "--abandon")[1]
     stack.session.execute(
-        f"CREATE TABLE {made.keyspace}.others (tag_name text, timebucket bigint, x int, PRIMARY KEY ((tag_name, timebucket)))"
+        f"CREATE TABLE {made.keyspace}.others (tag_name text, timebucket bigint, x int, PRIMARY KEY "
+        "((tag_name, timebucket)))"
     )
     stack.session.execute(f"INSERT INTO {made.keyspace}.others (tag_name, timebucket) VALUES ('theirs', 7)")
     assert (
         "has rows that no rebucket under way has written (tag 'theirs', timebucket 7)"
         in said("--to", "Day", "--table", "others")[1]
     )
-    with pytest.raises(DataQualityStop, match="40 of 40 rows are not in the Day bucket of their time: bucket_size is not Day"):
+    with pytest.raises(
+        DataQualityStop, match="40 of 40 rows are not in the Day bucket of their time: bucket_size is not Day"
+    ):
         rebucketed(configured(hour, "tag_views", "Day"), spark, "Minute", dry_run=True)
     made.view([event("old", 1, datetime(1969, 6, 1, tzinfo=UTC), timebucket=0)])
-    with pytest.raises(DataQualityStop, match="the timestamp of 1 rows is no TimeUUID of this age .tag 't', 'old'"):
+    with pytest.raises(
+        DataQualityStop, match="the timestamp of 1 rows is no TimeUUID of this age .tag 't', 'old'"
+    ):
         rebucketed(hour, spark, "Day")
     made.session.execute(f"DELETE FROM {made.keyspace}.tag_views WHERE tag_name = 't' AND timebucket = 0")
     rebucketed(hour, spark, "Day")
     code, text = said("--to", "Minute", "--yes")
-    assert code == 2 and "a rebucket into tag_views_day (Day) is under way" in text and text.endswith("--to Day --abandon")
+    assert (
+        code == 2
+        and "a rebucket into tag_views_day (Day) is under way" in text
+        and text.endswith("--to Day --abandon")
+    )
     with pytest.raises(
-        ConfigurationError, match=r"has its tag views in tag_views \(Hour\), the configuration says tag_views_day \(Day\)"
+        ConfigurationError,
+        match=r"has its tag views in tag_views \(Hour\), the configuration says tag_views_day \(Day\)",
     ):
         deliver(configured(hour, "tag_views_day", "Day"), name, spark)
     assert abandon(hour, name, owner=OWNER)["dry_run"] and "tag_views_day" in tables(stack, made.keyspace)
@@ -337,7 +425,10 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
     delivered_first(minute, spark)
     view, name = minute.pipeline(only(minute)).view, only(minute)
     with Cassandra(minute.cassandra) as cassandra:
-        views, cleaned = Views(cassandra, JournalTables(journal, view.table)), Cleaned(cassandra, "tagmill_test", journal, view)
+        views, cleaned = (
+            Views(cassandra, JournalTables(journal, view.table)),
+            Cleaned(cassandra, "tagmill_test", journal, view),
+        )
         for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
             ((count, _),) = views.written([("tag-0", bucket)])
             cleaned.decide(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
@@ -348,29 +439,45 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
     for size in ("Day", "Minute"):
         minute = switched(minute, spark, size)
         report = audited(minute, spark)
-        assert (report.findings, report.journal, report.view, report.clickhouse) == ({}, 2000, 2000 - gone, 2000)
-        assert set(verdicts(minute, name).values()) == {"exactly once"} and sum(line.cleaned for line in report.tags) == gone
+        assert (report.findings, report.journal, report.view, report.clickhouse) == (
+            {},
+            2000,
+            2000 - gone,
+            2000,
+        )
+        assert (
+            set(verdicts(minute, name).values()) == {"exactly once"}
+            and sum(line.cleaned for line in report.tags) == gone
+        )
         with Cassandra(minute.cassandra) as cassandra:
             record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
             if size == "Day":
-                # Only minutes of this Day partition were cleaned: a row lost from the other minutes is missed and restored.
+                # Only minutes of this Day partition were cleaned: a row lost from the other minutes is missed
+                # and restored.
                 of_tag = [row for row in rows(stack, journal, "tag_views_day") if row["tag_name"] == "tag-0"]
                 last = max(of_tag, key=lambda row: UUID(row["timestamp"]).time)
                 Journal(stack.session, journal, "tag_views_day").remove(last)
                 assert dict(audited(minute, spark).findings) == {"missing_in_view": 1}
                 report = rebuild(minute, name, Chosen(), owner=OWNER, spark=spark)
                 assert (report.total("added"), report.total("cleaned")) == (1, gone)
-                assert sum(run["rows"] for run in deliver(minute, name, spark)) == 0  # the row is read, and was delivered before
+                assert (
+                    sum(run["rows"] for run in deliver(minute, name, spark)) == 0
+                )  # the row is read, and was delivered before
                 # Rebucket into the old name again: the rows cleaned under that name stay known.
                 rebucketed(minute, spark, size, drop_old=True)
                 with pytest.raises(
-                    ConfigurationError, match="had its view in a table of this name with buckets of the size Minute"
+                    ConfigurationError,
+                    match="had its view in a table of this name with buckets of the size Minute",
                 ):
                     rebucketed(minute, spark, "Hour", table="tag_views")
                 for again in range(2):
                     rebucketed(minute, spark, "Minute", table="tag_views")
-                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again
+                    assert (
+                        Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
+                    ), again
                     abandon(minute, name, owner=OWNER, dry_run=False)
-                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again
+                    assert (
+                        Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
+                    ), again

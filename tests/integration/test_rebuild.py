@@ -1,4 +1,6 @@
-"""A rebuild turns a damaged view into the one that the plugin would write, every row and column, and leaves right rows alone."""
+"""A rebuild turns a damaged view into the one that the plugin would write, every row and column, and leaves
+right rows alone.
+"""
 
 import json
 import time
@@ -57,14 +59,20 @@ def plain(found):
 def of_cases(cases, table):
     """Return the recorded rows of several cases, each persistence_id prefixed by its case."""
     return in_order(
-        [{**row, "persistence_id": f"{case}/{row['persistence_id']}"} for case in cases for row in recorded(case, table)]
+        [
+            {**row, "persistence_id": f"{case}/{row['persistence_id']}"}
+            for case in cases
+            for row in recorded(case, table)
+        ]
     )
 
 
 @cache
 def events_of(case):
     """Return (persistence_id, sequence_nr) of each event of a case's journal."""
-    return {(event["persistence_id"], event["sequence_nr"]) for event in Case(case).table("messages").to_pylist()}
+    return {
+        (event["persistence_id"], event["sequence_nr"]) for event in Case(case).table("messages").to_pylist()
+    }
 
 
 def has_event(row):
@@ -88,7 +96,10 @@ def together(stack):
 
 
 def test_rebuild_plugins_view_keeps_its_numbers(stack, together, settings, spark):
-    """Rebuild the plugin's own view: nothing changes. Truncate it: the rebuild adds the same rows with the same numbers."""
+    """Rebuild the plugin's own view: nothing changes.
+
+    Truncate it: the rebuild adds the same rows with the same numbers.
+    """
     journal = together(HEALTHY)
     configured = settings(journal, tags=["tag-0"], **HOUR)
     views, progress = of_cases(HEALTHY, "tag_views"), of_cases(HEALTHY, "tag_write_progress")
@@ -100,19 +111,30 @@ def test_rebuild_plugins_view_keeps_its_numbers(stack, together, settings, spark
     looked = done(rebuild, configured, spark, dry_run=True)
     assert rows(stack, journal, "tag_views") == [] and changes(looked) == {"added": len(views) - len(gone)}
     report = done(rebuild, configured, spark)
-    assert changes(report) == changes(looked) and (report.progress, report.left, report.unknown_ids) == (0, 0, 0)
+    assert changes(report) == changes(looked) and (report.progress, report.left, report.unknown_ids) == (
+        0,
+        0,
+        0,
+    )
     assert rows(stack, journal, "tag_views") == [row for row in views if row not in gone]
     assert rows(stack, journal, "tag_write_progress") == progress
 
 
 def test_rebuild_damaged_fixtures_equals_plugins_and_is_delivered(stack, damaged_journal, settings, spark):
-    """Deliver all damaged fixtures, rebuild the view and deliver again: view and ClickHouse have what the plugin would write."""
+    """Deliver all damaged fixtures, rebuild the view and deliver again: view and ClickHouse have what the
+    plugin would write.
+    """
     made = damaged_journal()
     configured = settings(
-        made.keyspace, tags=damage.TAGS, bucket_size="Hour", first_time_bucket=damage.FIRST, repair_view=False,
-        look_back_seconds=0, long_look_back_seconds=0,
+        made.keyspace,
+        tags=damage.TAGS,
+        bucket_size="Hour",
+        first_time_bucket=damage.FIRST,
+        repair_view=False,
+        look_back_seconds=0,
+        long_look_back_seconds=0,
         quality={"max_held_share_percent": 100, "max_wrong_bucket_share_percent": 100},
-    )  # fmt: skip
+    )
     prepared(configured, spark)
     deliver(configured, only(configured), spark)
     report = done(rebuild, configured, spark)
@@ -123,7 +145,9 @@ def test_rebuild_damaged_fixtures_equals_plugins_and_is_delivered(stack, damaged
     assert {line.persistence_id.split("/")[0] for line in report.changes} <= set(damage.CASES)
     # Rows added at times that are delivered already are read again.
     deliver(configured, only(configured), spark)
-    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == Counter(row["tag_name"] for row in wanted)
+    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == Counter(
+        row["tag_name"] for row in wanted
+    )
     assert changes(done(rebuild, configured, spark)) == {"same": len(wanted)}
 
 
@@ -137,7 +161,9 @@ def test_rebuild_named_ids_and_tags_only(stack, keyspace, settings, spark):
     assert report.unknown_tags == ["tag-9"] and "'nobody'" in report.message and "'tag-9'" in report.message
     wanted = [row for row in before if (row["persistence_id"], row["tag_name"]) == ("o-000003", "tag-1")]
     assert rows(stack, journal, "tag_views") == wanted
-    with pytest.raises(ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"):
+    with pytest.raises(
+        ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"
+    ):
         done(rebuild, configured, spark, Chosen(("nobody",)))
     with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
         done(rebuild, configured, spark, Chosen(None, ("tag-9",)))
@@ -152,7 +178,8 @@ def test_rebuild_unnumberable_ids_are_left_and_named(stack, together, settings, 
     """Leave persistence ids with two writers or a missing event as they are; deletions leave them, too."""
     journal = together(["split-brain", "gap-middle"])
     stack.session.execute(
-        f"DELETE FROM {journal}.messages WHERE persistence_id = 'gap-middle/o-000001' AND partition_nr = 0 AND sequence_nr = 5"
+        f"DELETE FROM {journal}.messages WHERE persistence_id = 'gap-middle/o-000001' AND partition_nr = "
+        "0 AND sequence_nr = 5"
     )
     before = rows(stack, journal, "tag_views")
     configured = settings(journal, tags=["tag-0"], **HOUR)
@@ -181,17 +208,22 @@ def test_rebuild_application_numbering_meanwhile_writes_nothing(stack, keyspace,
     def moves(text):
         if text == "comparing":
             stack.session.execute(
-                f"UPDATE {journal}.tag_write_progress SET sequence_nr = 99 WHERE persistence_id = 'o-000003' AND tag = 'tag-0'"
+                f"UPDATE {journal}.tag_write_progress SET sequence_nr = 99 WHERE persistence_id = "
+                "'o-000003' AND tag = 'tag-0'"
             )
 
-    with pytest.raises(GuardRefused, match="'o-000003' moved meanwhile: the application is not offline. Nothing was written"):
+    with pytest.raises(
+        GuardRefused, match="'o-000003' moved meanwhile: the application is not offline. Nothing was written"
+    ):
         done(rebuild, configured, spark, tell=moves)
     assert rows(stack, journal, "tag_views") == before
 
 
 @pytest.mark.long
 def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
-    """Rebuild, delete and truncate a view that Tagmill builds, also by another pipeline; the next build adds nothing."""
+    """Rebuild, delete and truncate a view that Tagmill builds, also by another pipeline; the next build adds
+    nothing.
+    """
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
@@ -214,20 +246,31 @@ def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
         stack.session.execute(scanned, (persistence_id,))
     named = Chosen((one["persistence_id"],), (one["tag_name"],))
     removed = delete(mirrored, "mirror", named, owner=OWNER, spark=spark)
-    assert [row.persistence_id for row in stack.session.execute(f"SELECT * FROM {journal}.tag_scanning")] == ["another"]
+    assert [row.persistence_id for row in stack.session.execute(f"SELECT * FROM {journal}.tag_scanning")] == [
+        "another"
+    ]
     mine = [
-        row for row in before["tag_views"] if (row["persistence_id"], row["tag_name"]) == (one["persistence_id"], one["tag_name"])
+        row
+        for row in before["tag_views"]
+        if (row["persistence_id"], row["tag_name"]) == (one["persistence_id"], one["tag_name"])
     ]
     assert changes(removed) == {"removed": len(mine)} and removed.progress == 1
     assert rows(stack, journal, "tag_views") == [row for row in before["tag_views"] if row not in mine]
     assert built(configured, spark)["rows"] == 0  # neither refused nor numbered again
-    assert changes(done(rebuild, configured, spark)) == {"added": len(mine), "same": len(before["tag_views"]) - len(mine)}
-    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
+    assert changes(done(rebuild, configured, spark)) == {
+        "added": len(mine),
+        "same": len(before["tag_views"]) - len(mine),
+    }
+    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(
+        stack, journal
+    ) == known
 
     truncate(configured, only(configured), owner=OWNER, spark=spark)
     assert [rows(stack, journal, table) for table in VIEWS] == [[], []]
     assert changes(done(rebuild, configured, spark)) == {"added": len(before["tag_views"])}
-    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
+    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(
+        stack, journal
+    ) == known
     assert built(configured, spark)["rows"] == 0
     # A persistence_id that the application has numbered since is left alone.
     stack.session.execute(
@@ -243,42 +286,67 @@ def test_rebuild_leaves_cleaned_and_deleted_rows_alone(stack, keyspace, settings
     journal = keyspace("deleted-events")
     configured = prepared(settings(journal, case="deleted-events"), spark)
     before = rows(stack, journal, "tag_views")
-    kept = [row for row in before if not has_event({**row, "persistence_id": f"deleted-events/{row['persistence_id']}"})]
-    with pytest.raises(GuardRefused, match=f"{len(kept)} rows of tag_views are of events that the journal doesn't know"):
+    kept = [
+        row
+        for row in before
+        if not has_event({**row, "persistence_id": f"deleted-events/{row['persistence_id']}"})
+    ]
+    with pytest.raises(
+        GuardRefused, match=f"{len(kept)} rows of tag_views are of events that the journal doesn't know"
+    ):
         truncate(configured, only(configured), owner=OWNER, spark=spark, dry_run=True)
-    assert changes(done(delete, configured, spark)) == {"removed": len(before) - len(kept), "unknown": len(kept)}
+    assert changes(done(delete, configured, spark)) == {
+        "removed": len(before) - len(kept),
+        "unknown": len(kept),
+    }
     assert rows(stack, journal, "tag_views") == kept
     tag, bucket = next((row["tag_name"], row["timebucket"]) for row in before if row not in kept)
     stack.session.execute(
-        "INSERT INTO tagmill_test.cleaned_buckets (journal, tag, timebucket, state, rows, pipeline, cleaned_at)"
-        " VALUES (%s, %s, %s, 'CLEANED', 1, 'p', toTimestamp(now()))", (journal, tag, bucket),
-    )  # fmt: skip
+        "INSERT INTO tagmill_test.cleaned_buckets (journal, tag, timebucket, state, rows, pipeline, "
+        "cleaned_at)"
+        " VALUES (%s, %s, %s, 'CLEANED', 1, 'p', toTimestamp(now()))",
+        (journal, tag, bucket),
+    )
     done(rebuild, configured, spark)
-    away = [row for row in before if row not in kept and (row["tag_name"], row["timebucket"]) == (tag, bucket)]
+    away = [
+        row for row in before if row not in kept and (row["tag_name"], row["timebucket"]) == (tag, bucket)
+    ]
     assert away and rows(stack, journal, "tag_views") == [row for row in before if row not in away]
 
 
 def numbered_to(stack, written, persistence_id, number, sequence_nr, tag="t"):
     """Write a line of tag_write_progress."""
     stack.session.execute(
-        f"INSERT INTO {written.keyspace}.tag_write_progress (persistence_id, tag, offset, sequence_nr, tag_pid_sequence_nr)"
-        " VALUES (%s, %s, %s, %s, %s)", (persistence_id, tag, offset(BEGIN), sequence_nr, number),
-    )  # fmt: skip
+        f"INSERT INTO {written.keyspace}.tag_write_progress (persistence_id, tag, offset, sequence_nr, "
+        "tag_pid_sequence_nr)"
+        " VALUES (%s, %s, %s, %s, %s)",
+        (persistence_id, tag, offset(BEGIN), sequence_nr, number),
+    )
 
 
 def reached(stack, written):
     """Return (number, sequence_nr) of tag_write_progress by persistence_id, for the tag 't'."""
     lines = rows(stack, written.keyspace, "tag_write_progress")
-    return {line["persistence_id"]: (line["tag_pid_sequence_nr"], line["sequence_nr"]) for line in lines if line["tag"] == "t"}
+    return {
+        line["persistence_id"]: (line["tag_pid_sequence_nr"], line["sequence_nr"])
+        for line in lines
+        if line["tag"] == "t"
+    }
 
 
 def numbers(written, persistence_id, tag="t"):
     """Return the tag's numbers of a persistence_id by sequence_nr."""
-    return {row["sequence_nr"]: row["tag_pid_sequence_nr"] for row in written.rows(persistence_id) if row["tag_name"] == tag}
+    return {
+        row["sequence_nr"]: row["tag_pid_sequence_nr"]
+        for row in written.rows(persistence_id)
+        if row["tag_name"] == tag
+    }
 
 
 def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
-    """Take the tag from some events: the others are numbered without gaps, and rows of events without tags stay."""
+    """Take the tag from some events: the others are numbered without gaps, and rows of events without tags
+    stay.
+    """
     written = journal()
     session, gone = (
         stack.session,
@@ -294,7 +362,8 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
             numbered_to(stack, written, one, 10, 10, tag)
     written.deleted_to("behind deleted ones", 2)
     session.execute(
-        f"DELETE FROM {written.keyspace}.messages WHERE persistence_id = 'behind deleted ones' AND partition_nr = 0 AND sequence_nr < 3"
+        f"DELETE FROM {written.keyspace}.messages WHERE persistence_id = 'behind deleted ones' AND "
+        "partition_nr = 0 AND sequence_nr < 3"
     )
     untagged = written.rows("untagged")
     configured = settings(written.keyspace, tags=["t"], **HOUR)
@@ -309,7 +378,10 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
     ):
         living = [number for number in range(1, 11) if number not in without]
         wanted = begin | {sequence_nr: place for place, sequence_nr in enumerate(living, 1 + len(begin))}
-        assert numbers(written, one) == wanted and reached(stack, written)[one] == (max(wanted.values()), living[-1]), one
+        assert numbers(written, one) == wanted and reached(stack, written)[one] == (
+            max(wanted.values()),
+            living[-1],
+        ), one
         assert numbers(written, one, "u") == {number: number for number in range(1, 11)}, one
     # The row of the event that lost all its tags is kept, and so are the numbers of the others.
     assert written.rows("untagged") == untagged and reached(stack, written)["untagged"] == (10, 10)
@@ -318,7 +390,9 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
 
 
 def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, spark):
-    """Rebuild where tag_write_progress is ahead of the journal, has no number, or proves events behind empty partitions."""
+    """Rebuild where tag_write_progress is ahead of the journal, has no number, or proves events behind empty
+    partitions.
+    """
     written = journal()
     written.messages([*events("ahead", range(1, 11), BEGIN), *events("nulls", range(3, 6), BEGIN)])
     numbered_to(stack, written, "ahead", 15, 15)
@@ -326,7 +400,9 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     written.view(events("nulls", range(5, 6), BEGIN))
     numbered_to(stack, written, "nulls", None, 5)
     # Behind two empty partitions a search by key ends, but a given number proves that there are more events.
-    written.messages([*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)])
+    written.messages(
+        [*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)]
+    )
     numbered_to(stack, written, "gap", 10, 10)
     done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Chosen(("ahead", "nulls", "gap")))
     assert numbers(written, "ahead") == numbers(written, "gap") == {number: number for number in range(1, 11)}
@@ -336,7 +412,9 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
 
 @pytest.mark.long
 def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spark):
-    """Find persistence ids whose first partitions are empty, and leave them until their deletions are recorded."""
+    """Find persistence ids whose first partitions are empty, and leave them until their deletions are
+    recorded.
+    """
     written = journal()
     written.messages(events("high", range(21, 26), BEGIN, partition_nr=9))
     written.messages(events("higher", range(31, 36), BEGIN, partition_nr=700))
@@ -354,8 +432,19 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
     written.deleted_to("higher", 30)
     assert changes(done(rebuild, configured, spark, Chosen(("high", "higher")))) == {"added": 10}
     assert changes(done(delete, configured, spark, Chosen(("high", "higher")))) == {"removed": 10}
-    stack.session.execute(f"INSERT INTO {written.keyspace}.metadata (persistence_id, deleted_to) VALUES ('high', 0)")
-    said = tagmill(settings.file(only(configured)), "views", "tags", "-p", only(configured), "--persistence-id", "high", "--json")
+    stack.session.execute(
+        f"INSERT INTO {written.keyspace}.metadata (persistence_id, deleted_to) VALUES ('high', 0)"
+    )
+    said = tagmill(
+        settings.file(only(configured)),
+        "views",
+        "tags",
+        "-p",
+        only(configured),
+        "--persistence-id",
+        "high",
+        "--json",
+    )
     assert said[0] == 0, said
 
 
@@ -365,7 +454,8 @@ def test_rebuild_wrong_bucket_size_is_refused(stack, journal, settings, spark):
     written.both(events("p", range(1, 31), BEGIN if BEGIN.hour else BEGIN + timedelta(hours=1)))
     before = written.rows()
     with pytest.raises(
-        DataQualityStop, match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"'
+        DataQualityStop,
+        match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"',
     ):
         done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
     with pytest.raises(DataQualityStop, match="30 of 30 rows are in Hour buckets, the pipeline says Day"):
@@ -378,7 +468,9 @@ def test_rebuild_wrong_bucket_size_is_refused(stack, journal, settings, spark):
 def test_rebuild_rows_written_ahead_are_left(stack, journal, settings, spark):
     """Leave wrong rows that a clock ahead has written, and count them as left, not as removed."""
     written, later = journal(), time.time_ns() // 1000 + 3_600_000_000
-    written.messages([row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)])
+    written.messages(
+        [row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)]
+    )
     written.view([row for name in ("extra", "other", "now") for row in events(name, range(1, 3), BEGIN)])
     written.view(events("right", range(1, 4), BEGIN), written_at=later)
     written.view(events("extra", [3], BEGIN, tag_pid_sequence_nr=7), written_at=later)
@@ -416,10 +508,16 @@ def test_rebuild_dry_run_names_unfinished_build(journal, settings, spark, monkey
     report = done(rebuild, configured, spark, dry_run=True)
     assert written.rows() == [] and changes(report) == {"added": 4}
     first = "build 1, committed and not finished,"
-    assert f"4 rows would be added, 0 rows would be changed, 0 rows would be removed; {first} would be finished" in report.message
+    assert (
+        f"4 rows would be added, 0 rows would be changed, 0 rows would be removed; {first} would be finished"
+        in report.message
+    )
     assert report.message.endswith("first: this is counted against the view as it stands")
     report = done(rebuild, configured, spark)
-    assert report.message.endswith(f"3 right already; {first} was finished first") and changes(report) == {"same": 3, "added": 1}
+    assert report.message.endswith(f"3 right already; {first} was finished first") and changes(report) == {
+        "same": 3,
+        "added": 1,
+    }
     assert done(rebuild, configured, spark).unfinished is None
 
 
@@ -440,13 +538,17 @@ def test_rebuild_event_with_sequence_nr_0_is_ignored(stack, journal, settings, s
 
 
 def test_delete_keeps_numbers_known_nowhere_else(stack, journal, settings, spark):
-    """Refuse to truncate progress that can't be counted again; delete and rebuild a view numbered behind deleted events."""
+    """Refuse to truncate progress that can't be counted again; delete and rebuild a view numbered behind
+    deleted events.
+    """
     written = journal()
     written.messages(events("p", range(1, 6), BEGIN))
     numbered_to(stack, written, "all deleted", 10, 10)
     written.deleted_to("all deleted", 10)
     configured = settings(written.keyspace, tags=["t"], views="tagmill", **HOUR)
-    with pytest.raises(GuardRefused, match="1 lines of tag_write_progress hold numbers that can't be counted anew"):
+    with pytest.raises(
+        GuardRefused, match="1 lines of tag_write_progress hold numbers that can't be counted anew"
+    ):
         done(lambda *args, **options: truncate(args[0], args[1], owner=OWNER, spark=spark), configured, spark)
     assert reached(stack, written) == {"all deleted": (10, 10)}
     stack.session.execute(f"TRUNCATE {written.keyspace}.tag_write_progress")
@@ -459,7 +561,9 @@ def test_delete_keeps_numbers_known_nowhere_else(stack, journal, settings, spark
     assert changes(done(rebuild, configured, spark)) == {"added": 5}
     # The first events are gone, and only a line of progress says that they were deleted.
     other = journal()
-    mine = [{**row, "tag_pid_sequence_nr": row["sequence_nr"] - 6} for row in events("q", range(7, 10), BEGIN)]
+    mine = [
+        {**row, "tag_pid_sequence_nr": row["sequence_nr"] - 6} for row in events("q", range(7, 10), BEGIN)
+    ]
     other.both(mine)
     other.messages(events("q", range(5, 7), BEGIN, tags=None))
     numbered_to(stack, other, "q", 3, 9)

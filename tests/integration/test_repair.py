@@ -1,4 +1,6 @@
-"""A repair of what an audit found: view and ClickHouse hold each event of the journal once, and a second audit agrees."""
+"""A repair of what an audit found: view and ClickHouse hold each event of the journal once, and a second
+audit agrees.
+"""
 
 from collections import Counter
 from datetime import timedelta
@@ -55,7 +57,9 @@ class Repaired:
     def repair(self):
         """Audit, repair and audit again; return the repair's report and the findings of the second audit."""
         first = self.audit()
-        report = repair(self.settings, self.name, first.audit, spark=self.spark, owner=OWNER, who="tester", why="a test")
+        report = repair(
+            self.settings, self.name, first.audit, spark=self.spark, owner=OWNER, who="tester", why="a test"
+        )
         return report, found(self.audit())
 
     def rows(self):
@@ -90,7 +94,8 @@ class Repaired:
         last = {(row["persistence_id"], row["tag_name"]): row for row in records}
         for (pid, tag), row in last.items():
             self.journal.session.execute(
-                f"INSERT INTO {self.journal.keyspace}.tag_write_progress (persistence_id, tag, sequence_nr, tag_pid_sequence_nr, offset)"
+                f"INSERT INTO {self.journal.keyspace}.tag_write_progress (persistence_id, tag, "
+                "sequence_nr, tag_pid_sequence_nr, offset)"
                 " VALUES (%s, %s, %s, %s, %s)",
                 (pid, tag, row["sequence_nr"] - less, row["tag_pid_sequence_nr"] - less, row["timestamp"]),
             )
@@ -117,11 +122,15 @@ def damaged(damaged_journal, settings, spark):
         made = damaged_journal()
         one = Repaired(made, settings, spark, tags=damage.TAGS, first_time_bucket=damage.FIRST)
         (last,) = [
-            row for row in made.rows("gap-middle/o-000005") if (row["tag_name"], row["tag_pid_sequence_nr"]) == ("tag-1", 16)
+            row
+            for row in made.rows("gap-middle/o-000005")
+            if (row["tag_name"], row["tag_pid_sequence_nr"]) == ("tag-1", 16)
         ]
         one.remove(last)
         (shifted,) = [
-            row for row in made.rows("gap-middle/o-000006") if (row["tag_name"], row["tag_pid_sequence_nr"]) == ("tag-0", 16)
+            row
+            for row in made.rows("gap-middle/o-000006")
+            if (row["tag_name"], row["tag_pid_sequence_nr"]) == ("tag-0", 16)
         ]
         one.remove(shifted)
         made.view([{**shifted, "tag_pid_sequence_nr": 17}])
@@ -132,12 +141,16 @@ def damaged(damaged_journal, settings, spark):
 
 @pytest.fixture
 def repaired(journal, settings, spark):
-    """Return make(records, **keys), which makes a sound small journal of two tags, as the plugin would write it."""
+    """Return make(records, **keys), which makes a sound small journal of two tags, as the plugin would write
+    it.
+    """
 
     def make(records, **keys):
         made = journal()
         made.both(records)
-        one = Repaired(made, settings, spark, **{"tags": ["t", "u"], "first_time_bucket": BEGIN.isoformat(), **keys})
+        one = Repaired(
+            made, settings, spark, **{"tags": ["t", "u"], "first_time_bucket": BEGIN.isoformat(), **keys}
+        )
         one.numbered(records)
         return one
 
@@ -146,7 +159,11 @@ def repaired(journal, settings, spark):
 
 def small():
     """Return eight events of each of three persistence ids in two tags."""
-    return [*events("a", range(1, 9), BEGIN, "t"), *events("b", range(1, 9), BEGIN, "t"), *events("c", range(1, 9), BEGIN, "u")]
+    return [
+        *events("a", range(1, 9), BEGIN, "t"),
+        *events("b", range(1, 9), BEGIN, "t"),
+        *events("c", range(1, 9), BEGIN, "u"),
+    ]
 
 
 def columns(rows):
@@ -162,12 +179,16 @@ def in_order(rows):
 
 @pytest.mark.long
 def test_repair_after_delivery_restores_all_damage(damaged):
-    """Deliver all damaged fixtures, then repair: view and ClickHouse are those of a sound journal, and all holds end."""
+    """Deliver all damaged fixtures, then repair: view and ClickHouse are those of a sound journal, and all
+    holds end.
+    """
     pipeline = damaged()
     pipeline.deliver()
     assert {pid for _, pid in holds(pipeline.settings, pipeline.name)} == {
-        f"duplicate-nr/{PID}", f"null-event/{PID}", "gap-middle/o-000006",
-    }  # fmt: skip
+        f"duplicate-nr/{PID}",
+        f"null-event/{PID}",
+        "gap-middle/o-000006",
+    }
     report, second = pipeline.repair()
     assert second == {} and report.left == []
     assert in_order(pipeline.journal.rows()) == in_order(damage.healthy())
@@ -191,11 +212,24 @@ def test_repair_interrupted_at_each_instant_finishes(damaged, monkeypatch):
     audit = pipeline.audit().audit
 
     def repaired():
-        return repair(pipeline.settings, pipeline.name, audit, spark=pipeline.spark, owner=OWNER, who="tester", why="a test")
+        return repair(
+            pipeline.settings,
+            pipeline.name,
+            audit,
+            spark=pipeline.spark,
+            owner=OWNER,
+            who="tester",
+            why="a test",
+        )
 
     for instant in (
-        "repair.staged", "repair.rows_written", "repair.mended", "repair.resent", "repair.withdrawn", "repair.before_reread",
-    ):  # fmt: skip
+        "repair.staged",
+        "repair.rows_written",
+        "repair.mended",
+        "repair.resent",
+        "repair.withdrawn",
+        "repair.before_reread",
+    ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=instant):
             patch.setattr(checkpoints, "reached", partial(_end_at, instant))
             repaired()
@@ -212,7 +246,9 @@ def _end_at(instant, reached):
 
 
 def test_repair_before_first_delivery_leaves_no_trace(damaged):
-    """Repair a damaged view before its first delivery: ClickHouse has what a sound view would have given, none of it late."""
+    """Repair a damaged view before its first delivery: ClickHouse has what a sound view would have given,
+    none of it late.
+    """
     pipeline = damaged()
     report, second = pipeline.repair()
     assert second == {} and report.withdrawn == report.resent == report.left == []
@@ -225,7 +261,10 @@ def test_repair_lost_and_doubled_batches_are_resent(repaired):
     pipeline.deliver()
     batch = {batch.tag: batch.batch_id for batch in manifests(pipeline.settings, pipeline.name)[0].batches}
     columns_ = "* EXCEPT (batch_id, generation), batch_id, generation"
-    pipeline.sql(f"INSERT INTO `{pipeline.name}` SELECT {columns_} FROM `{pipeline.name}` WHERE tag = 't' AND sequence_nr < 3")
+    pipeline.sql(
+        f"INSERT INTO `{pipeline.name}` SELECT {columns_} FROM `{pipeline.name}` WHERE tag = 't' AND "
+        "sequence_nr < 3"
+    )
     pipeline.sql(f"ALTER TABLE `{pipeline.name}` DELETE WHERE tag = 'u'")
     assert len(pipeline.rows()) == 16 + 4
     report, second = pipeline.repair()
@@ -243,29 +282,38 @@ def test_repair_undelivered_events_are_delivered_late(repaired):
     pipeline.journal.both(lost)
     pipeline.numbered(lost)
     pipeline.journal.session.execute(
-        "INSERT INTO tagmill_test.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr, missing, run)"
-        " VALUES (%s, 'u', 'd', 3, 3, '2-2', 1) USING TIMESTAMP 1", (pipeline.name,),
-    )  # fmt: skip
+        "INSERT INTO tagmill_test.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, "
+        "sequence_nr, missing, run)"
+        " VALUES (%s, 'u', 'd', 3, 3, '2-2', 1) USING TIMESTAMP 1",
+        (pipeline.name,),
+    )
     report, second = pipeline.repair()
     assert second == {} and report.undelivered == 2
     assert pipeline.rows() == sorted([*map(as_row, small()), *(as_row(record, late=1) for record in lost)])
     assert pipeline.progress("u", "d").missing == ()
     with Ledger(pipeline.settings.cassandra) as ledger:
-        assert {"audit --repair: progress of what was not delivered"} == {row.what for row in ledger.interventions(pipeline.name)}
+        assert {"audit --repair: progress of what was not delivered"} == {
+            row.what for row in ledger.interventions(pipeline.name)
+        }
 
 
 @pytest.mark.long
 def test_repair_undecidable_findings_are_left_and_named(repaired):
-    """Leave a row that the plugin has not numbered yet, a row without an event, and an event of two writers."""
+    """Leave a row that the plugin has not numbered yet, a row without an event, and an event of two
+    writers.
+    """
     records = small()
     pipeline = repaired(records)
     pipeline.deliver()
-    # The plugin has not reached number 8; a row lacks its event in the journal; two writers claim one sequence_nr.
+    # The plugin has not reached number 8; a row lacks its event in the journal; two writers claim one
+    # sequence_nr.
     pipeline.remove(records[7])
     pipeline.numbered(records[:8], less=1)
     ghost = event("c", 9, BEGIN + timedelta(minutes=1), "u")
     pipeline.journal.view([ghost])
-    pipeline.journal.messages([event("b", 4, BEGIN + timedelta(minutes=2), "t", writer_uuid="other", timestamp=offset(BEGIN, 7))])
+    pipeline.journal.messages(
+        [event("b", 4, BEGIN + timedelta(minutes=2), "t", writer_uuid="other", timestamp=offset(BEGIN, 7))]
+    )
     pipeline.remove(records[8 + 3])
     report, second = pipeline.repair()
     left = {(line.kind, line.why.partition(";")[0]) for line in report.left}
@@ -287,12 +335,16 @@ def test_repair_again_changes_nothing(repaired):
     pipeline.remove(small()[2])
     first = pipeline.audit()
     for _ in range(2):
-        report = repair(pipeline.settings, pipeline.name, first.audit, spark=pipeline.spark, owner=OWNER, who="t", why="t")
+        report = repair(
+            pipeline.settings, pipeline.name, first.audit, spark=pipeline.spark, owner=OWNER, who="t", why="t"
+        )
         assert report.left == [] and pipeline.rows() == sorted(map(as_row, small()))
     second = pipeline.audit()
     assert found(second) == {}
     with pytest.raises(GuardRefused, match=f"audit {first.audit} is not the last one .* Nothing was changed"):
-        repair(pipeline.settings, pipeline.name, first.audit, spark=pipeline.spark, owner=OWNER, who="t", why="t")
+        repair(
+            pipeline.settings, pipeline.name, first.audit, spark=pipeline.spark, owner=OWNER, who="t", why="t"
+        )
 
 
 def test_withdrawn_batch_returns_late_on_reread(repaired):
@@ -319,7 +371,9 @@ def test_withdrawn_batch_returns_late_on_reread(repaired):
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
         from tagmill.runs.storage import RunFiles
 
-        clickhouse.insert_batch(pipeline.name, UUID(batch.batch_id), 1, RunFiles(pipeline.settings.storage.root).read(batch.file))
+        clickhouse.insert_batch(
+            pipeline.name, UUID(batch.batch_id), 1, RunFiles(pipeline.settings.storage.root).read(batch.file)
+        )
     assert len(pipeline.rows()) == len(before)
 
 
@@ -331,5 +385,9 @@ def test_withdraw_batch_with_lost_rows_is_refused(repaired):
     pipeline.remove(records[20])
     (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
     code, _, said = pipeline.tagmill("batches", "withdraw", batch.batch_id, "--run", "1", *WHY)
-    assert code == 2 and "event 5 of 'c', tag 'u', which the view has no longer" in said and "Nothing was withdrawn" in said
+    assert (
+        code == 2
+        and "event 5 of 'c', tag 'u', which the view has no longer" in said
+        and "Nothing was withdrawn" in said
+    )
     assert pipeline.rows() == before and pipeline.progress("u", "c").missing == ()

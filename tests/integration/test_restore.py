@@ -1,6 +1,8 @@
-"""A ledger that was restored or lost while ClickHouse went on delivers nothing twice, and one command brings it forward.
+"""A ledger that was restored or lost while ClickHouse went on delivers nothing twice, and one command brings
+it forward.
 
-One pipeline has a day of events; each test adds some and compares ClickHouse with the view row by row at its end.
+One pipeline has a day of events; each test adds some and compares ClickHouse with the view row by row at its
+end.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +18,17 @@ from tagmill.errors import GuardRefused
 from tagmill.ledger import schema
 from tagmill.ledger.write_times import ForeignWriteTime
 from tests.support import restoring
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, state, tagmill, verdicts
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    known_to_spark,
+    only,
+    state,
+    tagmill,
+    verdicts,
+)
 from tests.support.events import Journal, event, this_hour
 from tests.support.topics import Crashed, crashing
 
@@ -47,7 +59,8 @@ class World:
         begin = datetime.now(UTC) - count * MILLISECOND
         for persistence_id in IDS:
             self.journal.both(
-                event(persistence_id, self.numbers + step, begin + step * MILLISECOND) for step in range(1, count + 1)
+                event(persistence_id, self.numbers + step, begin + step * MILLISECOND)
+                for step in range(1, count + 1)
             )
         self.numbers += count
 
@@ -78,7 +91,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(stack: Any, module_journal: Callable[[], Journal], module_settings: Any, spark: Any) -> Iterator[World]:
+def world(
+    stack: Any, module_journal: Callable[[], Journal], module_settings: Any, spark: Any
+) -> Iterator[World]:
     """Yield the pipeline of this module."""
     made = World(stack, module_journal(), module_settings, spark)
     yield made
@@ -96,7 +111,8 @@ def test_close_with_foreign_deletion_stays_sealed(world):
     steps.seal(world.settings, world.name, run, fence, owner=OWNER, spark=world.spark)
     steps.push(world.settings, world.name, run, fence, owner=OWNER)
     world.session.execute(
-        f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'", [world.name]
+        f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'",
+        [world.name],
     )
     with pytest.raises(ForeignWriteTime, match="progress of 'a', tag 't'.*stays SEALED.*ledger restore"):
         steps.close(world.settings, world.name, run, fence, owner=OWNER)
@@ -113,7 +129,9 @@ def test_close_with_foreign_deletion_stays_sealed(world):
     ids=["watermark", "progress"],
 )
 def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
-    """Put a row of the ledger back by an ordinary insert, with the same content: no run seals before the restore."""
+    """Put a row of the ledger back by an ordinary insert, with the same content: no run seals before the
+    restore.
+    """
     world.write()
     world.deliver()
     copied = restoring.copy(world.session, world.ledger)
@@ -121,7 +139,9 @@ def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
         values = {name: cell[0] for name, cell in row.items()}
         restoring._insert(world.session, world.ledger, table, values, None)
     world.write()
-    with pytest.raises(ForeignWriteTime, match="written by another program.*Nothing was sealed.*ledger restore"):
+    with pytest.raises(
+        ForeignWriteTime, match="written by another program.*Nothing was sealed.*ledger restore"
+    ):
         world.deliver()
     assert "rows of the ledger that another program has written" in world.restore("--dry-run")
     world.restore("--yes")
@@ -130,12 +150,19 @@ def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
     assert not world.deliver()
 
 
-INSTANTS = ("restore.base_raised", "restore.progress_written", "restore.watermarks_written", "restore.before_end")
+INSTANTS = (
+    "restore.base_raised",
+    "restore.progress_written",
+    "restore.watermarks_written",
+    "restore.before_end",
+)
 
 
 @pytest.mark.parametrize("how", ["inserts", "own write times", "lost"])
 def test_deliver_with_older_ledger_waits_for_restore(world, how):
-    """Bring the ledger back to the first of three runs, or empty it: ClickHouse has more, so no run seals before the restore."""
+    """Bring the ledger back to the first of three runs, or empty it: ClickHouse has more, so no run seals
+    before the restore.
+    """
     copied = world.three_runs()
     before = clickhouse_rows(world.settings, world.name)
     if how == "lost":

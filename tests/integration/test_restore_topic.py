@@ -1,4 +1,6 @@
-"""A topic's ledger is lost while ClickHouse has its events: offsets and ids come back from the sealed manifests."""
+"""A topic's ledger is lost while ClickHouse has its events: offsets and ids come back from the sealed
+manifests.
+"""
 
 import shutil
 from pathlib import Path
@@ -18,7 +20,9 @@ def shop(stack, kafka, spark, tmp_path):
 
 
 def lose_ledger(one):
-    """Delete all ledger rows of the pipeline by hand, so that their deletions have the time of this moment."""
+    """Delete all ledger rows of the pipeline by hand, so that their deletions have the time of this
+    moment.
+    """
     session = one.stack.session
     shards = {
         (row.rule, row.shard)

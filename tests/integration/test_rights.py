@@ -51,9 +51,16 @@ class Guarded:
 def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Start a Cassandra with passwords and the role `worker`."""
     port = free_port(beside=10000)
-    server = CassandraServer(stack.home / "cassandra-with-rights", port, JARS, heap="512m", passwords=True, flags=CASSANDRA_FLAGS)
+    server = CassandraServer(
+        stack.home / "cassandra-with-rights", port, JARS, heap="512m", passwords=True, flags=CASSANDRA_FLAGS
+    )
     server.start()
-    cluster = Cluster(["127.0.0.1"], port=port, auth_provider=PlainTextAuthProvider("cassandra", "cassandra"), protocol_version=5)
+    cluster = Cluster(
+        ["127.0.0.1"],
+        port=port,
+        auth_provider=PlainTextAuthProvider("cassandra", "cassandra"),
+        protocol_version=5,
+    )
     try:
         session = cluster.connect()
         session.execute(f"CREATE ROLE {WORKER} WITH PASSWORD = '{PASSWORD}' AND LOGIN = true")
@@ -66,7 +73,9 @@ def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let commands of this process log in as the worker, with the session that all tests share for that Cassandra."""
+    """Let commands of this process log in as the worker, with the session that all tests share for that
+    Cassandra.
+    """
     monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
     own = {
@@ -102,7 +111,9 @@ def refused(file: Path, pipeline: str, right: str, table: str, *command: str) ->
 
 
 @pytest.mark.parametrize(
-    ("right", "table"), [("SELECT", "messages"), ("MODIFY", "tag_write_progress")], ids=["read messages", "write progress"]
+    ("right", "table"),
+    [("SELECT", "messages"), ("MODIFY", "tag_write_progress")],
+    ids=["read messages", "write progress"],
 )
 def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, right, table) -> None:
     """Build without a right on one table; grant it, and the same command writes the plugin's rows."""
@@ -126,7 +137,9 @@ def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, rig
 
 
 def test_delivery_right_missing_is_named_then_delivers(guarded, as_worker, spark) -> None:
-    """Deliver without the right to read progress: the run stays SEALED; grant it, and each row is there once."""
+    """Deliver without the right to read progress: the run stays SEALED; grant it, and each row is there
+    once.
+    """
     keyspace = "shop_delivered"
     load_case(guarded.session, CASE, keyspace)
     settings = guarded.settings(keyspace)

@@ -34,7 +34,9 @@ def given_up(file, name, *options):
 
 
 def test_give_up_replication_next_one_replicates(kafka_journal, spark):
-    """Give up a half-written replication: the next one writes the rest once, and a record set apart becomes a dead letter."""
+    """Give up a half-written replication: the next one writes the rest once, and a record set apart becomes a
+    dead letter.
+    """
     journal = kafka_journal()
     topic, settings = journal.topic(), journal.settings(FEW_ROWS)
     schema.apply(settings)
@@ -52,7 +54,9 @@ def test_give_up_replication_next_one_replicates(kafka_journal, spark):
     topic.append("b", [(3, 3)])
     topic.append("c", [(2, 2)])
     topic.flush()
-    with pytest.raises(SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {journal.name}"):
+    with pytest.raises(
+        SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {journal.name}"
+    ):
         replicate(settings, journal.name, **replicated)
     record = f"{topic.name}/0/5"
     code, said = given_up(journal.file, journal.name, "--set-apart", record)
@@ -61,7 +65,9 @@ def test_give_up_replication_next_one_replicates(kafka_journal, spark):
     replicate(settings, journal.name, **replicated)
     expected = [("a", 2, "2"), ("b", 1, "1"), ("b", 2, "2"), ("b", 3, "3"), ("c", 1, "1")]
     assert sorted((row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()) == expected
-    letters = json.loads(tagmill(journal.file, "deadletters", "list", "--pipeline", journal.name, "--json")[1])
+    letters = json.loads(
+        tagmill(journal.file, "deadletters", "list", "--pipeline", journal.name, "--json")[1]
+    )
     assert [(letter["offset"], letter["reason"]) for letter in letters] == [(5, "set apart: seen in a test")]
     code, said, _ = tagmill(journal.file, "check", "--pipeline", journal.name, "--json")
     assert code == 0 and json.loads(said)[0]["verdict"].endswith("; 1 dead letters")
@@ -79,7 +85,9 @@ def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
     with Ledger(configured.cassandra) as ledger:
         manifest = Builds(ledger.cassandra, ledger.ledger_keyspace, journal).newest().manifest_file
     lose(configured, name, manifest)
-    with pytest.raises(SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {name}"):
+    with pytest.raises(
+        SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {name}"
+    ):
         built(configured, spark)
     command = ("run", "give-up", "--pipeline", name, *WHY)
     code, said, wrong = tagmill(settings.file(name), *command)

@@ -1,4 +1,6 @@
-"""The local stack starts, answers, stops, and leaves no process behind, whatever happens to the process that started it."""
+"""The local stack starts, answers, stops, and leaves no process behind, whatever happens to the process that
+started it.
+"""
 
 import json
 import os
@@ -143,7 +145,10 @@ def test_a_terminated_up_leaves_no_process(home, ports):
     options = ["up", "--part", "clickhouse", "--part", "cassandra", "--home", str(home)]
     process = subprocess.Popen(
         [sys.executable, "-c", CLI, *options],
-        env={**os.environ, **{f"TAGMILL_LOCAL_{name.upper()}_PORT": str(port) for name, port in ports.items()}},
+        env={
+            **os.environ,
+            **{f"TAGMILL_LOCAL_{name.upper()}_PORT": str(port) for name, port in ports.items()},
+        },
         cwd=ROOT,
     )
     wait_until(lambda: remaining(home))
@@ -159,7 +164,9 @@ def test_cassandra_killed_keeps_its_rows(home, ports):
     node.start()
     try:
         with session(node.port) as connected:
-            connected.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+            connected.execute(
+                "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
             connected.execute("CREATE TABLE k.t (a int PRIMARY KEY)")
             connected.execute("INSERT INTO k.t (a) VALUES (7)")
         time.sleep(11)  # longer than Cassandra's commitlog_sync_period
@@ -191,10 +198,14 @@ def test_clickhouse_refuses_a_wrong_password(home, ports):
     server = ClickHouse(home / "clickhouse", ports["clickhouse"], password="right")
     server.start()
     try:
-        with clickhouse_connect.get_client(host="127.0.0.1", port=server.port, username="default", password="right") as client:
+        with clickhouse_connect.get_client(
+            host="127.0.0.1", port=server.port, username="default", password="right"
+        ) as client:
             assert client.command("SELECT 1") == 1
         with pytest.raises(clickhouse_connect.driver.exceptions.DatabaseError, match="Authentication failed"):
-            clickhouse_connect.get_client(host="127.0.0.1", port=server.port, username="default", password="wrong")
+            clickhouse_connect.get_client(
+                host="127.0.0.1", port=server.port, username="default", password="wrong"
+            )
     finally:
         server.stop()
 

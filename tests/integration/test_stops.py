@@ -1,4 +1,6 @@
-"""Stops before the seal, so that nothing is delivered: unfit bucket sizes, broken keys, too many held rows."""
+"""Stops before the seal, so that nothing is delivered: unfit bucket sizes, broken keys, too many held
+rows.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,17 +30,23 @@ BEGIN = this_hour() - timedelta(hours=1)
 
 
 def stopped(settings, spark, *, held=()):
-    """Plan and seal a run that the gate has to stop; assert that it wrote nothing but holds, and return the error's text."""
+    """Plan and seal a run that the gate has to stop; assert that it wrote nothing but holds, and return the
+    error's text.
+    """
     schema.apply(settings)
     name = only(settings)
     planned = steps.plan(settings, name, owner=OWNER)
     known_to_spark(settings, name, spark)
     with pytest.raises(DataQualityStop) as error:
         steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
-    assert clickhouse_rows(settings, name) == [] and {persistence_id for _, persistence_id in holds(settings, name)} == set(held)
+    assert clickhouse_rows(settings, name) == [] and {
+        persistence_id for _, persistence_id in holds(settings, name)
+    } == set(held)
     assert state(settings, name, planned["run"]) == "ABANDONED"
     assert Path(error.value.docs_page).is_file()
-    assert RunFiles(settings.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []  # nothing was sealed
+    assert (
+        RunFiles(settings.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []
+    )  # nothing was sealed
     text = str(error.value)
     assert "Nothing was sealed or delivered" in text and error.value.docs_page in text and "\n" not in text
     return text
@@ -55,21 +63,36 @@ def test_run_wrong_bucket_size_stops_naming_right_one(keyspace, settings, spark,
 
 
 def test_run_too_many_held_rows_stops(journal, settings, spark):
-    """Stop at too large a share of held rows; the page names them, and the next run continues with the hold."""
+    """Stop at too large a share of held rows; the page names them, and the next run continues with the
+    hold.
+    """
     written = journal()
     written.both(events("sound", range(1, 9), BEGIN))
     written.view(row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2)
-    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "name": "p_too_much_held"}
+    keys = {
+        "tags": ["t"],
+        "bucket_size": "Hour",
+        "first_time_bucket": BEGIN.isoformat(),
+        "name": "p_too_much_held",
+    }
     strict = settings(written.keyspace, quality={"min_rows_for_share": 1, "min_ids_for_share": 1}, **keys)
     text = stopped(strict, spark, held=["broken"])
-    assert "18.182 % of the rows would be newly held back, 10 % are tolerated (quality.max_held_share_percent)" in text
-    assert f"1 holds were recorded, the next run goes on without them: tagmill holds --pipeline {only(strict)}" in text
+    assert (
+        "18.182 % of the rows would be newly held back, 10 % are tolerated (quality.max_held_share_percent)"
+        in text
+    )
+    assert (
+        f"1 holds were recorded, the next run goes on without them: tagmill holds --pipeline {only(strict)}"
+        in text
+    )
     named = quality(strict, only(strict), 1)["reports"]["offending"]
     assert [(row["persistence_id"], row["tag_pid_sequence_nr"], row["reason"]) for row in named] == [
         ("broken", 3, "hole"),
         ("broken", 4, "hole"),
     ]
-    assert "broken" in Path(strict.storage.root, only(strict), "docs", "run-00000001", "index.html").read_text()
+    assert (
+        "broken" in Path(strict.storage.root, only(strict), "docs", "run-00000001", "index.html").read_text()
+    )
 
     # The next run plans the range again and reads the recorded hold.
     runs = deliver(strict, only(strict), spark)
@@ -83,13 +106,17 @@ def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatc
     written = journal()
     written.both(events("sound", range(1, 9), BEGIN))
     written.view([event("broken", 0, BEGIN), event("broken", 1, BEGIN, sequence_nr=0)])
-    configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    configured = settings(
+        written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat()
+    )
     name = only(configured)
     schema.apply(configured)
     known_to_spark(configured, name, spark)
     monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
     code, _, said = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
-    (said,) = [line for line in said.splitlines() if not line.startswith("{")]  # warnings of the gate are logged as JSON
+    (said,) = [
+        line for line in said.splitlines() if not line.startswith("{")
+    ]  # warnings of the gate are logged as JSON
     assert code == 3 and said.startswith("error: run 1 of pipeline"), said
     assert "2 rows without a persistence_id, or with a number or sequence_nr below 1" in said
     assert "t 'broken' number 0 (sequence_nr 0)" in said and "index.html" in said
@@ -121,7 +148,8 @@ def test_run_held_rows_expiring_soon_are_warned_of(journal, settings, spark):
     for row in broken[1:]:
         columns = [name for name in VIEW_COLUMNS if row.get(name) is not None]
         written.session.execute(
-            f"INSERT INTO {written.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) USING TTL 3600",
+            f"INSERT INTO {written.keyspace}.tag_views ({', '.join(columns)}) VALUES "
+            f"({', '.join(['%s'] * len(columns))}) USING TTL 3600",
             [row[name] for name in columns],
         )
     keys = {"tags": ["t", "u"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
@@ -133,4 +161,8 @@ def test_run_held_rows_expiring_soon_are_warned_of(journal, settings, spark):
     page = quality(configured, name, run)
     left = {line["tag"]: line["smallest_ttl_seconds"] for line in page["reports"]["tags"]}
     assert left["u"] is None and 3000 < left["t"] <= 3600
-    assert [check["severity"] for check in page["checks"] if not check["success"] and check["name"] == "time_to_live"] == ["warn"]
+    assert [
+        check["severity"]
+        for check in page["checks"]
+        if not check["success"] and check["name"] == "time_to_live"
+    ] == ["warn"]

@@ -1,4 +1,6 @@
-"""Every operation works with tables of any configured names, and with an event's tags in columns of two ages."""
+"""Every operation works with tables of any configured names, and with an event's tags in columns of two
+ages.
+"""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -35,10 +37,13 @@ LEDGER = ("progress", "view_progress", "audited_buckets", "cleaned_buckets", "de
 
 @pytest.fixture
 def renamed(stack):
-    """Yield the tables of an empty journal, under names that differ from the plugin's where they can be configured."""
+    """Yield the tables of an empty journal, under names that differ from the plugin's where they can be
+    configured.
+    """
     tables = JournalTables(f"t_{uuid.uuid4().hex[:12]}", **NAMES)
     stack.session.execute(
-        f"CREATE KEYSPACE {tables.keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        f"CREATE KEYSPACE {tables.keyspace} WITH replication = {{'class': 'SimpleStrategy', "
+        f"'replication_factor': 1}}"
     )
     for statement in schema.journal_tables(tables).values():
         stack.session.execute(statement)
@@ -57,7 +62,9 @@ def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
     records = [row for pid in ("a", "b", "c") for row in events(pid, range(1, 8), BEGIN)]
     journal.messages(records)
     known_to_spark(configured, name, spark, (*NAMES.values(), "tag_write_progress"), LEDGER)
-    assert rebuild_ids(configured, name, spark=spark).message.startswith(f"{renamed.keyspace}.pids: 3 added; 0 were listed")
+    assert rebuild_ids(configured, name, spark=spark).message.startswith(
+        f"{renamed.keyspace}.pids: 3 added; 0 were listed"
+    )
     rebuild(configured, name, Chosen(), owner=OWNER, spark=spark)
     assert journal.rows() == records
 
@@ -73,13 +80,17 @@ def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
     assert journal.rows() == records
 
     assert cleaned(configured, ["b"], "to", to=3)["events"] == 3
-    assert stack.session.execute(f"SELECT persistence_id, deleted_to FROM {renamed.keyspace}.about").all() == [("b", 3)]
+    assert stack.session.execute(
+        f"SELECT persistence_id, deleted_to FROM {renamed.keyspace}.about"
+    ).all() == [("b", 3)]
     read = ReadJournal(spark, configured, name)
     assert sorted(row.persistence_id for row in read.current_persistence_ids().collect()) == ["a", "b", "c"]
     assert [row.sequence_nr for row in read.current_events_by_persistence_id("b").collect()] == [4, 5, 6, 7]
     assert read.current_events_by_tag("t").count() == len(records)
 
-    planned = migrate(configured, name, Plan.of(offline=True, dry_run=True), owner=OWNER, spark=spark, dry_run=True)
+    planned = migrate(
+        configured, name, Plan.of(offline=True, dry_run=True), owner=OWNER, spark=spark, dry_run=True
+    )
     assert planned.schema_changes == [] and planned.pids.added == 0
     stack.session.execute(f"DROP TABLE {renamed.keyspace}.about")
     made = migrate(configured, name, Plan.of(["tables"]), owner=OWNER)
@@ -87,8 +98,12 @@ def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
 
     assert erased(configured, ["a"])["counts"]["events"] == 7
     assert {row["persistence_id"] for row in journal.rows()} == {"b", "c"}
-    assert sorted(row.persistence_id for row in stack.session.execute(f"SELECT * FROM {renamed.keyspace}.pids")) == ["b", "c"]
-    there = stack.session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (renamed.keyspace,))
+    assert sorted(
+        row.persistence_id for row in stack.session.execute(f"SELECT * FROM {renamed.keyspace}.pids")
+    ) == ["b", "c"]
+    there = stack.session.execute(
+        "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (renamed.keyspace,)
+    )
     assert {row.table_name for row in there} == {*NAMES.values(), "tag_write_progress", "tag_scanning"}
 
 
@@ -112,12 +127,18 @@ def test_missing_table_is_named_as_configured(renamed, settings):
 
 @pytest.mark.long
 def test_event_with_old_and_new_tags_has_all(journal, stack, settings, spark):
-    """Deliver, repair, query and clean events with tags in `tags` and in tag1 to tag3: every operation sees all of them."""
+    """Deliver, repair, query and clean events with tags in `tags` and in tag1 to tag3: every operation sees
+    all of them.
+    """
     old = journal()
     for name in ("tag1", "tag2", "tag3"):
         stack.session.execute(f"ALTER TABLE {old.keyspace}.messages ADD {name} text")
     configured = settings(
-        old.keyspace, tags=["t", "u"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup={"other_readers": []}
+        old.keyspace,
+        tags=["t", "u"],
+        bucket_size="Hour",
+        first_time_bucket=BEGIN.isoformat(),
+        cleanup={"other_readers": []},
     )
     name = only(configured)
     schema.apply(configured)
@@ -125,22 +146,33 @@ def test_event_with_old_and_new_tags_has_all(journal, stack, settings, spark):
     theirs = [{**row, "tag_name": "u"} for row in ours]
     for row in ours:
         stack.session.execute(
-            f"UPDATE {old.keyspace}.messages SET tag2 = 'u' WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = %s"
-            " AND timestamp = %s", (row["persistence_id"], row["sequence_nr"], row["timestamp"]),
-        )  # fmt: skip
+            f"UPDATE {old.keyspace}.messages SET tag2 = 'u' WHERE persistence_id = %s AND partition_nr = "
+            "0 AND sequence_nr = %s"
+            " AND timestamp = %s",
+            (row["persistence_id"], row["sequence_nr"], row["timestamp"]),
+        )
     old.messages(ours)
     old.view([*ours, *theirs])
     # With progress of the plugin a repair may touch these rows.
     for row in (*ours, *theirs):
         stack.session.execute(
-            f"INSERT INTO {old.keyspace}.tag_write_progress (persistence_id, tag, sequence_nr, tag_pid_sequence_nr, offset)"
+            f"INSERT INTO {old.keyspace}.tag_write_progress (persistence_id, tag, sequence_nr, "
+            "tag_pid_sequence_nr, offset)"
             " VALUES (%s, %s, %s, %s, %s)",
-            (row["persistence_id"], row["tag_name"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timestamp"]),
+            (
+                row["persistence_id"],
+                row["tag_name"],
+                row["sequence_nr"],
+                row["tag_pid_sequence_nr"],
+                row["timestamp"],
+            ),
         )
     # The search for the events of a gap finds one by its old tag.
     old.remove(theirs[2])
     deliver(configured, name, spark)
-    expected = sorted((row["tag_name"], row["persistence_id"], row["tag_pid_sequence_nr"]) for row in (*ours, *theirs))
+    expected = sorted(
+        (row["tag_name"], row["persistence_id"], row["tag_pid_sequence_nr"]) for row in (*ours, *theirs)
+    )
     assert ids(clickhouse_rows(configured, name)) == expected
     assert [row for row in old.rows() if row["tag_name"] == "u"] == theirs
 
@@ -158,10 +190,14 @@ def test_event_with_old_and_new_tags_has_all(journal, stack, settings, spark):
     late = events("a", [6], datetime.now(UTC) - timedelta(seconds=30), "t")
     old.both(late)
     stack.session.execute(
-        f"UPDATE {old.keyspace}.messages SET tag1 = 'u' WHERE persistence_id = 'a' AND partition_nr = 0 AND sequence_nr = 6"
-        " AND timestamp = %s", (late[0]["timestamp"],),
-    )  # fmt: skip
+        f"UPDATE {old.keyspace}.messages SET tag1 = 'u' WHERE persistence_id = 'a' AND partition_nr = 0 "
+        "AND sequence_nr = 6"
+        " AND timestamp = %s",
+        (late[0]["timestamp"],),
+    )
     deliver(configured, name, spark)
     assert ("t", "a", 6) in ids(clickhouse_rows(configured, name))
-    refused = {(line["persistence_id"], line["tag"]) for line in cleaned(configured, ["a"], "to", to=6)["refusals"]}
+    refused = {
+        (line["persistence_id"], line["tag"]) for line in cleaned(configured, ["a"], "to", to=6)["refusals"]
+    }
     assert refused == {("a", "u")}

@@ -58,7 +58,12 @@ def written(folder, name, schema):
 def test_framed_avro_of_two_versions_and_misfits(shop, tmp_path):
     first, second = avro_schema(PRICE), avro_schema(PRICE, NOTE)
     files = {"7": written(tmp_path, "a.avsc", first), "9": written(tmp_path, "b.avsc", second)}
-    one = shop(format="avro", framed=True, schema_files=files, columns=[{"name": "price", "type": "Float64"}, {"name": "note"}])
+    one = shop(
+        format="avro",
+        framed=True,
+        schema_files=files,
+        columns=[{"name": "price", "type": "Float64"}, {"name": "note"}],
+    )
     one.topic.send("a", encoded(first, 1, 7, price=1.5))
     one.topic.send("b", encoded(second, 2, 9, price=None, note="n"))
     one.topic.send("c", encoded(second, 1, 9, note="again"))
@@ -151,7 +156,10 @@ def any_event(random):
     """Return an event of values at random, as EVENTS has them."""
     digits, sign = f"{random.randrange(1, 10 ** random.randint(1, 38)):010}", random.choice(["", "-"])
     price, own = f"{sign}{digits[:-9]}.{digits[-9:]}", "".join(random.choices('aü漢😀\0"', k=3))
-    second, nanoseconds = datetime(1970, 1, 1) + timedelta(seconds=random.randrange(4_102_444_800)), random.randrange(10**9)
+    second, nanoseconds = (
+        datetime(1970, 1, 1) + timedelta(seconds=random.randrange(4_102_444_800)),
+        random.randrange(10**9),
+    )
     seen = datetime(1, 1, 1) + timedelta(microseconds=random.randrange(315_537_897_600 * 10**6))
     day, clock = (
         date(1970, 1, 1) + timedelta(days=random.randint(0, 65_535)),
@@ -161,9 +169,24 @@ def any_event(random):
     at = (second - datetime(1970, 1, 1)) // timedelta(seconds=1) * 10**9 + nanoseconds
     bare = price.rstrip("0").rstrip(".")
     return (
-        (Decimal(price), at, seen.replace(tzinfo=UTC), day, clock, identity.bytes, struct.pack("<III", *span), own),
         (
-            *(price, f"{second.isoformat()}.{nanoseconds:09}Z", seen.isoformat() + "Z", day.isoformat(), clock.isoformat()),
+            Decimal(price),
+            at,
+            seen.replace(tzinfo=UTC),
+            day,
+            clock,
+            identity.bytes,
+            struct.pack("<III", *span),
+            own,
+        ),
+        (
+            *(
+                price,
+                f"{second.isoformat()}.{nanoseconds:09}Z",
+                seen.isoformat() + "Z",
+                day.isoformat(),
+                clock.isoformat(),
+            ),
             *(str(identity), f"P{span[0]}M{span[1]}DT{span[2] // 1000}.{span[2] % 1000:03}S", own),
         ),
         (bare, f"{second}.{nanoseconds // 10**6:03}", day.isoformat(), str(identity)),
@@ -171,7 +194,9 @@ def any_event(random):
 
 
 def forbidden():
-    """Return schema, bytes and reason of records that Avro forbids, also where the fault is in a field of the key."""
+    """Return schema, bytes and reason of records that Avro forbids, also where the fault is in a field of the
+    key.
+    """
     for kind, hexadecimal, why in REFUSED.values():
         content = bytes.fromhex(hexadecimal)
         yield avro_schema({"name": "x", "type": kind}), b"\x02p\x02e\x02" + content, why
@@ -208,7 +233,8 @@ def test_bad_avro_costs_no_good_record(shop, tmp_path):
     shown = ", ".join([*LOGICAL, *(f"toString({name})" for name in TYPED)])
     assert one.rows(shown) == [texts + typed for _, texts, typed in events]
     letters = one.stack.session.execute(
-        "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND partition = 0",
+        "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND "
+        "partition = 0",
         (one.name, one.name),
     )
     reasons = {row.offset: row.reason for row in letters}
@@ -225,7 +251,9 @@ def protobuf(*fields, first=1):
     for number, (name, kind) in enumerate(
         (("project", "STRING"), ("event_type", "STRING"), ("product_id", "INT64"), *fields), first
     ):
-        message.field.add(name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL)
+        message.field.add(
+            name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL
+        )
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", message_type=[message])
     return descriptor_pb2.FileDescriptorSet(file=[file])
 
@@ -235,21 +263,34 @@ def message(descriptors, **values):
     pool = descriptor_pool.DescriptorPool()
     for file in descriptors.file:
         pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))(**values).SerializeToString()
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))(
+        **values
+    ).SerializeToString()
 
 
 def test_protobuf_wrong_descriptor_makes_dead_letters(shop, tmp_path):
-    """Read messages by the descriptor of another message, then by the right one, and by descriptors that don't fit."""
+    """Read messages by the descriptor of another message, then by the right one, and by descriptors that
+    don't fit.
+    """
     made_with, file = protobuf(("price", "DOUBLE")), tmp_path / "shop.desc"
     file.write_bytes(made_with.SerializeToString())
-    keys = {"format": "protobuf", "schema_files": {"1": str(file)}, "columns": [{"name": "price", "type": "Float64"}]}
+    keys = {
+        "format": "protobuf",
+        "schema_files": {"1": str(file)},
+        "columns": [{"name": "price", "type": "Float64"}],
+    }
     one = shop(message_type="shop.Event", **keys)
     one.topic.send("a", message(made_with, project="p", event_type="e", product_id=1, price=2.5))
     one.topic.send("b", b"\xff\xff")
     one.topic.send("c", message(made_with, project="p", event_type="e", product_id=2))
     (run,) = one.deliver()
-    assert (run["rows"], run["unreadable"]) == (2, 1) and one.rows("price") == [(2.5,), (None,)] or one.rows("price")[1] == (0.0,)
-    # With another message's descriptor Protobuf itself would read the events, and all would seem to be the same one.
+    assert (
+        (run["rows"], run["unreadable"]) == (2, 1)
+        and one.rows("price") == [(2.5,), (None,)]
+        or one.rows("price")[1] == (0.0,)
+    )
+    # With another message's descriptor Protobuf itself would read the events, and all would seem to be the
+    # same one.
     file.write_bytes(protobuf(("price", "DOUBLE"), first=10).SerializeToString())
     one.topic.send("d", message(made_with, project="p", event_type="e", product_id=3, price=3.5))
     one.topic.send("e", message(made_with, project="p", event_type="e", product_id=4, price=4.5))
@@ -271,7 +312,9 @@ def test_protobuf_wrong_descriptor_makes_dead_letters(shop, tmp_path):
 
 
 def test_new_field_becomes_column_when_configured(shop, tmp_path):
-    """Add a field to the schema and then a column: batches sealed before stay as they were, and ids don't change."""
+    """Add a field to the schema and then a column: batches sealed before stay as they were, and ids don't
+    change.
+    """
     file = written(tmp_path, "a.avsc", avro_schema(PRICE))
     one = shop(format="avro", schema_files={"1": file}, columns=[{"name": "price", "type": "Float64"}])
     one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
@@ -334,7 +377,9 @@ def test_unfit_schema_change_stops_with_field_name(shop, tmp_path):
     one.configure(columns=[{"name": "price", "type": "String"}])
     code, _, err = tagmill(one.file, "schema", "apply")
     assert code == 2 and "column price differs (Nullable(Float64), configured Nullable(String))" in err
-    one.configure(columns=[{"name": "price", "type": "Float64"}, {"name": "size", "type": "Int32", "nullable": False}])
+    one.configure(
+        columns=[{"name": "price", "type": "Float64"}, {"name": "size", "type": "Int32", "nullable": False}]
+    )
     code, _, err = tagmill(one.file, "schema", "apply")
     assert code == 2 and "there is no field size" in err
     one.configure(columns=[{"name": "price", "type": "Float64"}])

@@ -1,4 +1,6 @@
-"""`tagmill run give-up` of a topic and of a Kafka Journal ends a run in any state, and later runs deliver the rest."""
+"""`tagmill run give-up` of a topic and of a Kafka Journal ends a run in any state, and later runs deliver the
+rest.
+"""
 
 import json
 import uuid
@@ -95,7 +97,9 @@ def planned(one):
 
 
 def all_new(one):
-    """Seal a run, push nothing and delete the sealed files: its ids are noted, and no file names their events."""
+    """Seal a run, push nothing and delete the sealed files: its ids are noted, and no file names their
+    events.
+    """
     one.sealed()
     lose(one, *(batch.file for batch in manifest(one).batches))
 
@@ -121,7 +125,9 @@ STATES = [
 
 
 def given_up(one, *options):
-    """Give the newest run up by the command line, without its steps' lease; return what the command prints."""
+    """Give the newest run up by the command line, without its steps' lease; return what the command
+    prints.
+    """
     with Ledger(one.settings.cassandra) as ledger:
         Lease(ledger.cassandra, one.settings.cassandra.ledger_keyspace, one.name, OWNER, 60).give_back()
     code, said, wrong = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
@@ -163,8 +169,12 @@ def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
 
 
 def refused(one):
-    """Try to deliver, which lost files of the newest run prevent, and give it up, which writes the files again."""
-    with pytest.raises(SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {one.name}"):
+    """Try to deliver, which lost files of the newest run prevent, and give it up, which writes the files
+    again.
+    """
+    with pytest.raises(
+        SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {one.name}"
+    ):
         one.deliver()
     assert "is closed and had lost files: they were written again" in given_up(one)
     code, _, said = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
@@ -186,7 +196,9 @@ def test_give_up_closed_topic_manifest_lost(shop):
 
 
 def test_give_up_closed_journal_files_lost(journal_shop, spark):
-    """Lose the files of closed runs: one delivered in part is delivered again as a whole, a complete one is not."""
+    """Lose the files of closed runs: one delivered in part is delivered again as a whole, a complete one is
+    not.
+    """
     one = journal_shop
     some_there(one)
     given_up(one)
@@ -204,12 +216,18 @@ def test_give_up_closed_journal_files_lost(journal_shop, spark):
     one.replicate()
     refused(one)
     (run,) = one.deliver()
-    assert run["new"] == 1 and one.rows("id, seq_nr") == [("a", number) for number in (*EVENTS, 7)] and one.deliver() == []
+    assert (
+        run["new"] == 1
+        and one.rows("id, seq_nr") == [("a", number) for number in (*EVENTS, 7)]
+        and one.deliver() == []
+    )
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
 
 
 def test_give_up_set_apart_record_becomes_letter(shop):
-    """Set a record apart: it becomes a dead letter with its reason, the rest is delivered, and a replay delivers it."""
+    """Set a record apart: it becomes a dead letter with its reason, the rest is delivered, and a replay
+    delivers it.
+    """
     one = shop(batch_rows=2)
     for product in EVENTS:
         one.send(product)
@@ -225,7 +243,9 @@ def test_give_up_set_apart_record_becomes_letter(shop):
 
 
 def test_give_up_set_apart_id_comes_back(journal_shop):
-    """Leave out an id of a Kafka Journal while the rest is delivered; taken back, its undelivered events come once."""
+    """Leave out an id of a Kafka Journal while the rest is delivered; taken back, its undelivered events come
+    once.
+    """
     one = journal_shop
     some_there(one)
     assert "1 ids are left out until tagmill run take-back" in given_up(one, "--set-apart", "a")
@@ -244,22 +264,32 @@ def test_give_up_set_apart_id_comes_back(journal_shop):
     code, said, _ = tagmill(one.file, "status", "--pipeline", one.name, "--json")
     assert code == 0 and json.loads(said)[0]["verdict"] == "1 ids set apart"
     refused = ("run", "take-back", "--pipeline", one.name, "--why", "readable again")
-    assert tagmill(one.file, *refused, "--id", "b")[0] == 2 and tagmill(one.file, *refused, "--column", "a")[0] == 2
+    assert (
+        tagmill(one.file, *refused, "--id", "b")[0] == 2
+        and tagmill(one.file, *refused, "--column", "a")[0] == 2
+    )
     assert tagmill(one.file, *refused, "--id", "a")[0] == 0
     append("a", 8)
     one.deliver()
     rows = one.rows("id, seq_nr")
-    assert sorted(rows) == [*(("a", number) for number in range(1, 9)), ("b", 1), ("b", 2)] and one.deliver() == []
+    assert (
+        sorted(rows) == [*(("a", number) for number in range(1, 9)), ("b", 1), ("b", 2)]
+        and one.deliver() == []
+    )
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
 
 
 def test_give_up_set_apart_column_is_null(shop):
-    """Set a column apart: it is null with a warning until it is taken back; a column that must have a value is refused."""
+    """Set a column apart: it is null with a warning until it is taken back; a column that must have a value
+    is refused.
+    """
     columns = [{"name": "colour"}, {"name": "event_type", "nullable": False}]
     one = shop(columns=columns)
     one.send(1, colour="red")
     one.sealed()
-    code, _, said = tagmill(one.file, "run", "give-up", "--pipeline", one.name, "--set-apart", "event_type", *WHY)
+    code, _, said = tagmill(
+        one.file, "run", "give-up", "--pipeline", one.name, "--set-apart", "event_type", *WHY
+    )
     assert code == 2 and "neither a record (topic/partition/offset) nor a nullable column (colour)" in said
     given_up(one, "--set-apart", "colour")
     (run,) = one.deliver()

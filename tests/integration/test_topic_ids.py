@@ -1,4 +1,6 @@
-"""The ids of a topic's delivered events, rewritten under another rule or number of shards, and deleted past the window."""
+"""The ids of a topic's delivered events, rewritten under another rule or number of shards, and deleted past
+the window.
+"""
 
 from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
@@ -49,7 +51,12 @@ def test_rekey_other_shards_keeps_ids(shop):
     before = one.ids()
     one.configure(shards=7)
     planned = rekeyed(one, dry_run=True)
-    assert (planned.ids, planned.same, planned.changed, planned.equal) == (50, 50, 0, 0) and one.ids() == before
+    assert (planned.ids, planned.same, planned.changed, planned.equal) == (
+        50,
+        50,
+        0,
+        0,
+    ) and one.ids() == before
     done = rekeyed(one)
     assert (done.ids, done.same, done.unreadable) == (50, 50, 0)
     after = one.ids()
@@ -62,9 +69,13 @@ def test_rekey_other_shards_keeps_ids(shop):
     assert "nothing to do" in rekeyed(one).message
 
 
-@pytest.mark.parametrize("instant", [*(pytest.param(name, marks=pytest.mark.long) for name in INSTANTS[:-1]), INSTANTS[-1]])
+@pytest.mark.parametrize(
+    "instant", [*(pytest.param(name, marks=pytest.mark.long) for name in INSTANTS[:-1]), INSTANTS[-1]]
+)
 def test_rekey_other_rule_crashed_then_repeated_is_whole(shop, instant):
-    """Crash a rekeying to another rule, repeat it, and rekey back: events become equal and different again."""
+    """Crash a rekeying to another rule, repeat it, and rekey back: events become equal and different
+    again.
+    """
     one = shop(shards=100, unique_id=["product_id", "colour"])
     for product, colour in ((1, "red"), (1, "blue"), (2, "red")):
         one.send(product, colour=colour)
@@ -122,7 +133,8 @@ def test_rekey_finishing_waits_for_newer_run(shop):
     planned = one.sealed()
     free(one)
     with pytest.raises(
-        GuardRefused, match=r"run 3 of pipeline .* is not finished \(SEALED\).*changed; finish it: tagmill run deliver"
+        GuardRefused,
+        match=r"run 3 of pipeline .* is not finished \(SEALED\).*changed; finish it: tagmill run deliver",
     ):
         rekeyed(one)
     free(one)
@@ -169,9 +181,17 @@ def seen_days_ago(one, days, ids):
     for unique_id in ids:
         shard, run = one.ids()[unique_id]
         one.stack.session.execute(
-            "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s AND rule = %s AND shard = %s "
+            "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s "
+            "AND rule = %s AND shard = %s "
             "AND unique_id = %s",
-            (run + 1, datetime.now(UTC) - timedelta(days=days), one.name, one.settings.topic(one.name).rule, shard, unique_id),
+            (
+                run + 1,
+                datetime.now(UTC) - timedelta(days=days),
+                one.name,
+                one.settings.topic(one.name).rule,
+                shard,
+                unique_id,
+            ),
         )
 
 
@@ -195,7 +215,9 @@ def test_expire_deletes_only_old_delivered_ids(shop):
 
 
 def test_expire_keeps_ids_of_interrupted_resend(shop):
-    """Interrupt a resend: the verdict names its batch and the command, and its ids stay until it is finished."""
+    """Interrupt a resend: the verdict names its batch and the command, and its ids stay until it is
+    finished.
+    """
     one = shop(window_days=10)
     one.send(1)
     one.deliver()
@@ -211,7 +233,10 @@ def test_expire_keeps_ids_of_interrupted_resend(shop):
     resend = f"batches resend {batch.batch_id} --run 1 --pipeline {one.name}"
     for verify in (False, True):
         verdict = topic_line(one.settings, one.name, verify=verify)["verdict"]
-        assert verdict.startswith(f"differs: batch {batch.batch_id} of run 1 is not delivered") and f"tagmill {resend}" in verdict
+        assert (
+            verdict.startswith(f"differs: batch {batch.batch_id} of run 1 is not delivered")
+            and f"tagmill {resend}" in verdict
+        )
     assert expired(one) == 1
     free(one)
     code, _, err = tagmill(one.file, *resend.split(), "--why", "a test", "--yes")

@@ -33,7 +33,9 @@ def test_positions_open_transaction_counts_as_not_readable(shop):
     assert (open_now.delivered_to, open_now.last_stable_offset, open_now.high_watermark) == (1, 1, 11)
     assert (open_now.waiting, open_now.not_readable, open_now.lost, open_now.problem) == (0, 10, 0, None)
     (committed,) = positions(one)
-    assert (committed.waiting, committed.not_readable) == (11, 0), "the marker of the commit is an offset, too"
+    assert (committed.waiting, committed.not_readable) == (11, 0), (
+        "the marker of the commit is an offset, too"
+    )
     one.deliver()
     assert positions(one)[0].waiting == 0 and one.products() == [*range(11)]
 
@@ -63,5 +65,9 @@ def test_positions_after_retention_count_lost_records(shop, kafka):
     one.topic.flush()
     lose(kafka.port, one.name, 0, 7)
     position, empty = positions(one)
-    assert (position.waiting, position.lost, position.log_start) == (2, 3, 7) and "3 records" in position.problem
+    assert (position.waiting, position.lost, position.log_start) == (
+        2,
+        3,
+        7,
+    ) and "3 records" in position.problem
     assert (empty.partition, empty.waiting, empty.lost, empty.problem) == (1, 0, 0, None)

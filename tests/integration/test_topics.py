@@ -69,7 +69,11 @@ def test_deliver_distinct_events_once_with_columns(shop):
     one.send(2, partition=1, price=9.0)
     (first,) = one.deliver()
     assert (first["records"], first["rows"], first["twice"], first["known"]) == (5, 3, 2, 0)
-    assert one.rows("partition, offset, price, who") == [(0, 0, 0.5, "c1"), (0, 1, 1.0, "c2"), (0, 3, 1.5, "c3")]
+    assert one.rows("partition, offset, price, who") == [
+        (0, 0, 0.5, "c1"),
+        (0, 1, 1.0, "c2"),
+        (0, 3, 1.5, "c3"),
+    ]
     one.send(3, price=7.0)
     one.send(4, price=2.0)
     (second,) = one.deliver()
@@ -81,12 +85,23 @@ def test_deliver_distinct_events_once_with_columns(shop):
 
 
 def test_deliver_in_bulk_reads_events_as_alone(shop):
-    """Deliver 4,000 events read in bulk, with unreadable records and tombstones among them: each has its own values and id."""
-    one, prices, notes = shop(2, columns=[*COLUMNS, {"name": "note"}]), (0.5, 2, None, -0.0, 10**20), ("ü", None, {"a": [1]}, 7)
+    """Deliver 4,000 events read in bulk, with unreadable records and tombstones among them: each has its own
+    values and id.
+    """
+    one, prices, notes = (
+        shop(2, columns=[*COLUMNS, {"name": "note"}]),
+        (0.5, 2, None, -0.0, 10**20),
+        ("ü", None, {"a": [1]}, 7),
+    )
     expected = {}
     for number in range(4000):
-        # Each partition has a range of its own, so that the first of equal events is the one that is sent first.
-        product, price, note = number - number % 11 // 10, prices[number % 5], notes[number % 4 if number % 97 == 0 else 0]
+        # Each partition has a range of its own, so that the first of equal events is the one that is sent
+        # first.
+        product, price, note = (
+            number - number % 11 // 10,
+            prices[number % 5],
+            notes[number % 4 if number % 97 == 0 else 0],
+        )
         if number % 1301 == 1300:
             one.topic.send("poison", b'{"project": "p"', partition=1)
         if number % 1999 == 1998:
@@ -94,7 +109,12 @@ def test_deliver_in_bulk_reads_events_as_alone(shop):
         one.send(product, partition=number // 2000, price=price, note=note)
         text = note if isinstance(note, str | None) else json.dumps(note, separators=(",", ":"))
         expected.setdefault(
-            product, (unique_id(["p", "created", product], 1024).unique_id, None if price is None else float(price), text)
+            product,
+            (
+                unique_id(["p", "created", product], 1024).unique_id,
+                None if price is None else float(price),
+                text,
+            ),
         )
     (run,) = one.deliver()
     assert (run["rows"], run["unreadable"], run["tombstones"]) == (len(expected), 3, 2)
@@ -104,7 +124,9 @@ def test_deliver_in_bulk_reads_events_as_alone(shop):
 
 
 def test_deliver_crashed_at_each_instant_delivers_once(shop):
-    """Crash a delivery at each instant in turn, with new and old events before each; the last one delivers the rest."""
+    """Crash a delivery at each instant in turn, with new and old events before each; the last one delivers
+    the rest.
+    """
     one = shop(2, batch_rows=4)
     sent = 0
     for instant in INSTANTS:
@@ -137,13 +159,18 @@ def test_batches_are_bounded_and_of_one_month(shop):
     assert [(batch.batch_id, batch.rows, batch.bytes) for batch in after] == [
         (batch.batch_id, batch.rows, batch.bytes) for batch in before
     ]
-    assert one.stack.rows(f"SELECT uniqExact(toYYYYMM(created_at)) FROM {one.name} GROUP BY batch_id") == [(1,)] * 4
+    assert (
+        one.stack.rows(f"SELECT uniqExact(toYYYYMM(created_at)) FROM {one.name} GROUP BY batch_id")
+        == [(1,)] * 4
+    )
     one.deliver()
     assert sorted(one.products()) == [*range(10), 11]
 
 
 def test_batches_of_large_events_stay_bounded(shop):
-    """Seal large events and events of many months: there are more batches, and none is larger than `batch_bytes`."""
+    """Seal large events and events of many months: there are more batches, and none is larger than
+    `batch_bytes`.
+    """
     one = shop(batch_bytes=5_000_000, created_at="at")
     for product in range(20):
         one.send(product, at="2026-11-05T10:00:00Z", note="x" * 900_000)
@@ -187,9 +214,17 @@ def test_deliver_event_past_window_counts_as_new(shop):
     assert one.products() == [1]
     ((unique_id, (shard, run)),) = one.ids().items()
     one.stack.session.execute(
-        "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s AND rule = %s AND shard = %s "
+        "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s AND "
+        "rule = %s AND shard = %s "
         "AND unique_id = %s",
-        (run + 1, datetime.now(UTC) - timedelta(days=2), one.name, one.settings.topic(one.name).rule, shard, unique_id),
+        (
+            run + 1,
+            datetime.now(UTC) - timedelta(days=2),
+            one.name,
+            one.settings.topic(one.name).rule,
+            shard,
+            unique_id,
+        ),
     )
     one.send(1)
     one.deliver()
@@ -210,7 +245,12 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
     assert one.products() == [1, 4]
     with Ledger(one.settings.cassandra) as ledger:
         letters = list(DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed())
-    assert [(letter.record.offset, letter.record.key) for letter in letters] == [(1, b"k"), (3, b"None"), (4, b"2"), (5, b"3")]
+    assert [(letter.record.offset, letter.record.key) for letter in letters] == [
+        (1, b"k"),
+        (3, b"None"),
+        (4, b"2"),
+        (5, b"3"),
+    ]
     assert letters[0].record.value == b"{no json" and letters[0].record.headers == [("h", b"\xff")]
     for letter, said in zip(letters, ("no JSON object", "product_id", "price", "price"), strict=True):
         assert said in letter.reason
@@ -220,7 +260,9 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
 
 @pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
 def test_deliver_odd_producer_clock_stops_nothing(shop, factor):
-    """Send records whose timestamps count micro- or nanoseconds, or are below 0: only one past 2100 becomes a dead letter."""
+    """Send records whose timestamps count micro- or nanoseconds, or are below 0: only one past 2100 becomes a
+    dead letter.
+    """
     one = shop(2, config={"message.timestamp.after.max.ms": str(2**63 - 1)}, max_records_per_run=5)
     one.send(1)
     one.topic.clock *= factor
@@ -238,7 +280,9 @@ def test_deliver_odd_producer_clock_stops_nothing(shop, factor):
     assert [at.year for (at,) in one.rows("created_at")] == [2026, 1970, 2026, 2026, 2026, 2026]
     code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")
     (letter,) = json.loads(out)
-    assert code == 0 and letter["timestamp"].startswith("9999") and "between 1970 and 2100" in letter["reason"]
+    assert (
+        code == 0 and letter["timestamp"].startswith("9999") and "between 1970 and 2100" in letter["reason"]
+    )
     (again,) = one.deliver(letters=True)
     assert (again["rows"], again["unreadable"]) == (0, 1)
 
@@ -262,9 +306,9 @@ def test_deliver_letters_reads_repaired_dead_letters(shop):
     assert (run["rows"], run["known"], run["unreadable"]) == (1, 1, 1)
     assert one.products() == [1, 2] and one.rows("cost") == [(None,), ("much",)]
     with Ledger(one.settings.cassandra) as ledger:
-        assert [letter.record.value for letter in DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed()] == [
-            b"{no json"
-        ]
+        assert [
+            letter.record.value for letter in DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed()
+        ] == [b"{no json"]
     assert one.offsets() == {0: 4}
     # The column that is no longer configured still belongs to the rows that were delivered with it.
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
@@ -272,7 +316,9 @@ def test_deliver_letters_reads_repaired_dead_letters(shop):
         table = one.settings.topic(one.name).destination
         clickhouse.command(f"ALTER TABLE `{table}` ADD COLUMN `theirs` Nullable(String) DEFAULT 'x'")
         assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
-        clickhouse.command(f"ALTER TABLE `{table}` UPDATE `price` = 2 WHERE `price` = 1 SETTINGS mutations_sync = 2")
+        clickhouse.command(
+            f"ALTER TABLE `{table}` UPDATE `price` = 2 WHERE `price` = 1 SETTINGS mutations_sync = 2"
+        )
     code, out, err = tagmill(one.file, "check", "--pipeline", one.name)
     assert code == 3 and "other values" in out + err
 
@@ -284,7 +330,9 @@ def test_deliver_moved_required_columns_is_refused(shop):
     one.deliver()
     for columns in ([size, price], [price]):
         one.configure(columns=columns)
-        with pytest.raises(ConfigurationError, match="run 1 has delivered the columns .*, price, size, none of them nullable"):
+        with pytest.raises(
+            ConfigurationError, match="run 1 has delivered the columns .*, price, size, none of them nullable"
+        ):
             one.deliver()
         code, _, err = tagmill(one.file, "check", "--pipeline", one.name)
         assert code == 2 and "put them back in that order" in err
@@ -294,7 +342,9 @@ def test_deliver_moved_required_columns_is_refused(shop):
 
 
 def test_deliver_lost_records_needs_accept_lost(shop):
-    """Lose unread records: the delivery refuses with their number, and delivers the rest with --accept-lost."""
+    """Lose unread records: the delivery refuses with their number, and delivers the rest with
+    --accept-lost.
+    """
     one = shop(2)
     for product in range(6):
         one.send(product)
@@ -342,7 +392,9 @@ def test_deliver_recreated_longer_topic_is_refused(shop, kafka):
 
 @pytest.mark.parametrize("length", [1, 4], ids=["shorter", "longer"])
 def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
-    """Recreate a topic, shorter or longer than before, and deliver it with --recreated, also after a crash."""
+    """Recreate a topic, shorter or longer than before, and deliver it with --recreated, also after a
+    crash.
+    """
     one = shop()
     for product in (1, 2, 3):
         one.send(product)
@@ -363,7 +415,9 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
 
 
 def test_seal_lost_records_names_way_out(shop):
-    """Lose records of a planned run: its seal names them and the commands that abandon it and deliver the rest."""
+    """Lose records of a planned run: its seal names them and the commands that abandon it and deliver the
+    rest.
+    """
     one = shop(2)
     one.send(0)
     one.send(10, partition=1)
@@ -385,7 +439,11 @@ def test_seal_lost_records_names_way_out(shop):
     with pytest.raises(GuardRefused, match="--accept-lost"):
         one.deliver()
     (run,) = one.deliver(accept_lost=True)
-    assert sorted(one.products()) == [0, 3, 4, 10, 11] and "2 records" in run["warnings"][0] and one.offsets() == {0: 5, 1: 2}
+    assert (
+        sorted(one.products()) == [0, 3, 4, 10, 11]
+        and "2 records" in run["warnings"][0]
+        and one.offsets() == {0: 5, 1: 2}
+    )
 
 
 def test_deliver_added_partitions_topics_and_transactions(shop):
@@ -405,7 +463,9 @@ def test_deliver_added_partitions_topics_and_transactions(shop):
     more = Topic(one.kafka.port, f"{one.name}-more")
     with more.transaction():
         for product in (3, 4):
-            more.send("k", json.dumps({"project": "p", "event_type": "created", "product_id": product}).encode())
+            more.send(
+                "k", json.dumps({"project": "p", "event_type": "created", "product_id": product}).encode()
+            )
     with more.transaction():
         more.send("k", json.dumps({"project": "p", "event_type": "created", "product_id": 5}).encode())
     with more.transaction(abort=True):
@@ -421,11 +481,18 @@ def test_deliver_compacted_topic_with_missing_offsets(shop):
 
     one = shop()
     name = f"{one.name}-compacted"
-    at_once = {"segment.ms": "1", "min.cleanable.dirty.ratio": "0.001", "delete.retention.ms": "0", "max.compaction.lag.ms": "1"}
+    at_once = {
+        "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0.001",
+        "delete.retention.ms": "0",
+        "max.compaction.lag.ms": "1",
+    }
     create(one.kafka.port, name, **{"cleanup.policy": "compact", **at_once})
     topic, end = Topic(one.kafka.port, name), 40
     for number in range(end):
-        topic.send(f"k{number % 4}", json.dumps({"project": "p", "event_type": "e", "product_id": number}).encode())
+        topic.send(
+            f"k{number % 4}", json.dumps({"project": "p", "event_type": "e", "product_id": number}).encode()
+        )
         topic.flush()
     with Kafka(one.settings.kafka) as kafka:
         limit = time.monotonic() + 90
@@ -469,7 +536,17 @@ def test_check_change_in_clickhouse_is_resent(shop):
     with Ledger(one.settings.cassandra) as ledger:
         (batch,) = ledger.batches(one.name, 1)
     code, out, err = tagmill(
-        one.file, "batches", "resend", str(batch.batch_id), "-p", one.name, "--run", "1", "--why", "a test", "--yes"
+        one.file,
+        "batches",
+        "resend",
+        str(batch.batch_id),
+        "-p",
+        one.name,
+        "--run",
+        "1",
+        "--why",
+        "a test",
+        "--yes",
     )
     assert code == 0, err
     code, _, _ = tagmill(one.file, "check", "--pipeline", one.name)
@@ -500,7 +577,10 @@ def test_record_too_large_for_cassandra_is_named(shop):
     assert (run["rows"], run["unreadable"]) == (4, 3) and one.products() == [0, 1, 3, 4]
     with Ledger(one.settings.cassandra) as ledger:
         value, header, kept = DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed()
-    for letter, offset, size, said in ((value, 2, largest + 1, "a value of"), (header, 3, largest + 8, "no JSON object")):
+    for letter, offset, size, said in (
+        (value, 2, largest + 1, "a value of"),
+        (header, 3, largest + 8, "no JSON object"),
+    ):
         told, reason = int(re.search(r"not kept: (\d+) bytes", letter.reason)[1]), letter.reason
         assert size <= told < size + 500 and f"in Kafka at {one.name}/0/{offset}" in reason and said in reason
         assert (letter.record.key, letter.record.value, letter.record.headers) == (None, None, [])
@@ -513,7 +593,9 @@ def test_record_too_large_for_cassandra_is_named(shop):
 
 
 def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
-    """Seal a run under a higher limit: its delivery names the row, and after a void the next run delivers the rest."""
+    """Seal a run under a higher limit: its delivery names the row, and after a void the next run delivers the
+    rest.
+    """
     one = shop(config={"max.message.bytes": str(64 * 1024**2)})
     one.send(1)
     one.send(2, much="x" * 17 * 1024**2)
@@ -525,7 +607,8 @@ def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
     monkeypatch.delenv("TAGMILL_CASSANDRA__MAX_WRITE_BYTES")
     one.configure()
     with pytest.raises(
-        ConfigurationError, match=r"deduplication \(unique_id \w+\) has \d+ bytes, and Cassandra takes 16777216 in one"
+        ConfigurationError,
+        match=r"deduplication \(unique_id \w+\) has \d+ bytes, and Cassandra takes 16777216 in one",
     ):
         one.deliver()
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
@@ -596,7 +679,18 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     client.command(f"ALTER TABLE {one.name} UPDATE n7 = NULL WHERE n7 = true")
     client.close()
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
-    again = ("batches", "resend", str(batch.batch_id), "-p", one.name, "--run", "2", "--why", "a test", "--yes")
+    again = (
+        "batches",
+        "resend",
+        str(batch.batch_id),
+        "-p",
+        one.name,
+        "--run",
+        "2",
+        "--why",
+        "a test",
+        "--yes",
+    )
     code, _, err = tagmill(one.file, *again)
     assert code == 0, err
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0 and one.rows(shown) == rows
@@ -608,7 +702,8 @@ def test_cleanup_old_runs_keeps_rows_proven(shop):
         one.send(product)
         one.deliver()
     one.stack.session.execute(
-        "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = 1", (datetime(2026, 1, 1), one.name)
+        "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = 1",
+        (datetime(2026, 1, 1), one.name),
     )
     code, out, err = tagmill(one.file, "cleanup", "--pipeline", one.name)
     assert code == 0 and "1 runs" in out, err

@@ -1,4 +1,6 @@
-"""Verdicts of `status`, `check` and the page for pipelines that are not well, or of which too little is known."""
+"""Verdicts of `status`, `check` and the page for pipelines that are not well, or of which too little is
+known.
+"""
 
 import json
 import signal
@@ -31,7 +33,13 @@ class Case:
 
     def __init__(self, journal, settings, spark, **keys):
         self.journal, self.spark = journal, spark
-        wanted = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), **ALL_IN_SIGHT, **keys}
+        wanted = {
+            "tags": ["t"],
+            "bucket_size": "Hour",
+            "first_time_bucket": BEGIN.isoformat(),
+            **ALL_IN_SIGHT,
+            **keys,
+        }
         self.settings = settings(journal.keyspace, **wanted)
         self.name = only(self.settings)
         self.file = settings.file(self.name)
@@ -71,7 +79,9 @@ def lose_one_and_double_another(stack, table):
 
 
 def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
-    """Lose one row and double another, so that counts agree: only a check or an audit may say that each is there once."""
+    """Lose one row and double another, so that counts agree: only a check or an audit may say that each is
+    there once.
+    """
     one = case()
     records = events("a", range(1, 7), BEGIN, "t")
     one.journal.both(records)
@@ -79,13 +89,23 @@ def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
     lose_one_and_double_another(stack, one.name)
     assert one.say("status") == (0, ["counts agree"])
     code, (verdict,) = one.say("check")
-    assert code == 3 and verdict.startswith("differs: batch ") and "other values" in verdict and "(and 1 more)" in verdict
+    assert (
+        code == 3
+        and verdict.startswith("differs: batch ")
+        and "other values" in verdict
+        and "(and 1 more)" in verdict
+    )
     code, (verdict,) = one.say("status")
     assert code == 3 and "other values" in verdict and "(checked at 20" in verdict
     shown = page(one.file, tmp_path / "airflow")
-    assert '<td class="bad">differs: batch' in shown and 'class="ok">' not in shown.split("<h2>")[1].split("closed (UTC)")[0]
+    assert (
+        '<td class="bad">differs: batch' in shown
+        and 'class="ok">' not in shown.split("<h2>")[1].split("closed (UTC)")[0]
+    )
     batch = str(stack.rows(f"SELECT any(batch_id) FROM `{one.name}`")[0][0])
-    code, _, said = tagmill(one.file, "batches", "resend", batch, "--run", "1", "-p", one.name, "--why", "a test", "--yes")
+    code, _, said = tagmill(
+        one.file, "batches", "resend", batch, "--run", "1", "-p", one.name, "--why", "a test", "--yes"
+    )
     assert code == 0, said
     code, (verdict,) = one.say("check")
     assert code == 0 and verdict.startswith("exactly once, checked at ")
@@ -93,18 +113,26 @@ def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
 
 
 def test_status_after_check_keeps_proof_until_rows_change(case, stack, tmp_path):
-    """Trust a check for as long as the destination stays the same; a later run leaves it valid for what it covered."""
+    """Trust a check for as long as the destination stays the same; a later run leaves it valid for what it
+    covered.
+    """
     one = case()
     one.journal.both(events("a", range(1, 4), BEGIN, "t"))
     one.deliver()
     assert one.say("check")[0] == 0
     code, (verdict,) = one.say("status")
-    assert code == 0 and verdict.startswith("exactly once, checked at 20") and verdict.endswith(", up to run 1")
+    assert (
+        code == 0 and verdict.startswith("exactly once, checked at 20") and verdict.endswith(", up to run 1")
+    )
     assert f'<td class="ok">{verdict}</td>' in page(one.file, tmp_path / "airflow")
     one.journal.both(events("a", range(4, 7), BEGIN + timedelta(minutes=5), "t"))
     one.deliver()
     code, (verdict,) = one.say("status")
-    assert code == 0 and verdict.startswith("counts agree; exactly once when checked at 20") and verdict.endswith("up to run 1")
+    assert (
+        code == 0
+        and verdict.startswith("counts agree; exactly once when checked at 20")
+        and verdict.endswith("up to run 1")
+    )
     assert one.say("check")[0] == 0
     lose_one_and_double_another(stack, one.name)
     assert one.say("status")[1][0].startswith("counts agree; exactly once when checked")
@@ -128,7 +156,9 @@ def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
         "duplicated_in_clickhouse": 1,
     }
     code, (verdict,) = one.say("status")
-    assert code == 3 and verdict.startswith("differs: audit 2 found ") and "1 missing_in_clickhouse" in verdict
+    assert (
+        code == 3 and verdict.startswith("differs: audit 2 found ") and "1 missing_in_clickhouse" in verdict
+    )
 
 
 def test_status_rows_too_many_ends_with_3(case, stack):
@@ -156,7 +186,11 @@ def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
             with pytest.raises(TagmillError):
                 finish(one.settings, one.name, one.spark, planned)
     code, (verdict,) = one.say("status")
-    assert code == 3 and verdict.startswith("failed 12 times since 20") and "seal of run 1: http://***@host refused" in verdict
+    assert (
+        code == 3
+        and verdict.startswith("failed 12 times since 20")
+        and "seal of run 1: http://***@host refused" in verdict
+    )
     assert "secret" not in verdict and "and more" not in verdict
     (run,) = json.loads(tagmill(one.file, "runs", "--json")[1])
     assert run["state"] == "PLANNED" and run["reason"] == verdict
@@ -166,7 +200,9 @@ def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
 
 
 def test_status_run_killed_each_time_is_wrong(case):
-    """Kill the process that plans a run four times: `status` names how often it began, as no failure was recorded."""
+    """Kill the process that plans a run four times: `status` names how often it began, as no failure was
+    recorded.
+    """
     one = case()
     records = events("a", range(1, 4), BEGIN, "t")
     one.journal.both(records)
@@ -174,15 +210,20 @@ def test_status_run_killed_each_time_is_wrong(case):
         "import os, signal, sys; from pathlib import Path; from tagmill.config.settings import Settings; "
         "from tagmill.delivery.tag_views import steps; "
         "from tagmill.ledger.lease import this_process; "
-        "steps.plan(Settings.load(Path(sys.argv[1])), sys.argv[2], owner=this_process()); os.kill(os.getpid(), signal.SIGKILL)"
+        "steps.plan(Settings.load(Path(sys.argv[1])), sys.argv[2], owner=this_process()); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     said = []
     for _ in range(4):
-        done = subprocess.run([sys.executable, "-c", program, str(one.file), one.name], timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(one.file), one.name], timeout=120, check=False
+        )
         assert done.returncode == -signal.SIGKILL
         said.append(one.say("status"))
     begun = [f", begun {times} times" if times > 1 else "" for times in range(1, 5)]
-    assert said == [(0 if times < 4 else 3, [f"run 1 is not closed (PLANNED{begun[times - 1]})"]) for times in range(1, 5)]
+    assert said == [
+        (0 if times < 4 else 3, [f"run 1 is not closed (PLANNED{begun[times - 1]})"]) for times in range(1, 5)
+    ]
     one.deliver()
     assert one.say("status") == (0, ["counts agree"])
     assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
@@ -191,7 +232,9 @@ def test_status_run_killed_each_time_is_wrong(case):
     with pytest.raises(ConfigurationError):
         steps.plan(one.settings.model_copy(update={"pipelines": {one.name: chosen}}), one.name, owner=OWNER)
     code, (verdict,) = one.say("status")
-    assert code == 3 and verdict.startswith("failed at 20") and ": plan: " in verdict and "elsewhere" in verdict, verdict
+    assert (
+        code == 3 and verdict.startswith("failed at 20") and ": plan: " in verdict and "elsewhere" in verdict
+    ), verdict
     assert one.deliver() == [] and one.say("status") == (0, ["counts agree"])
 
 
@@ -227,7 +270,9 @@ def test_status_of_topic_names_what_waits(shop):
 
 
 def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
-    """Break four pipelines by a missing table, a missing keyspace, a foreign table and a stopped broker: each line says why."""
+    """Break four pipelines by a missing table, a missing keyspace, a foreign table and a stopped broker: each
+    line says why.
+    """
     one = case()
     one.journal.both(events("a", range(1, 4), BEGIN, "t"))
     one.deliver()
@@ -240,7 +285,12 @@ def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
         "no_table": {**common, "keyspace": one.journal.keyspace, "destination": f"missing_{uuid4().hex[:8]}"},
         "no_keyspace": {**common, "keyspace": f"missing_{uuid4().hex[:8]}", "destination": alike},
         "other_table": {**common, "keyspace": one.journal.keyspace, "destination": other},
-        "no_broker": {"kind": "topic", "topics": ["x"], "format": "json", "destination": f"topic_{uuid4().hex[:8]}"},
+        "no_broker": {
+            "kind": "topic",
+            "topics": ["x"],
+            "format": "json",
+            "destination": f"topic_{uuid4().hex[:8]}",
+        },
     }
     lines = ["[kafka]", 'bootstrap_servers = ["127.0.0.1:9"]', "request_timeout_seconds = 2"]
     for name, keys in more.items():
@@ -266,12 +316,16 @@ def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
 
 
 def test_held_rows_same_number_everywhere(case):
-    """Compare the held rows in a run's table, its message, `status` and the view, also if look-back reads them again."""
+    """Compare the held rows in a run's table, its message, `status` and the view, also if look-back reads
+    them again.
+    """
     one = case()
     written = [*events("a", (1, 2, 4), BEGIN, "t"), *events("b", range(1, 30), BEGIN, "t")]
     one.journal.view(written)
     one.deliver()
-    one.journal.view(more := [event for event in events("a", range(1, 6), BEGIN, "t") if event["tag_pid_sequence_nr"] == 5])
+    one.journal.view(
+        more := [event for event in events("a", range(1, 6), BEGIN, "t") if event["tag_pid_sequence_nr"] == 5]
+    )
     written += more
     for late in ("c", "d"):  # rows in the look-back window make the run read all of it again
         one.journal.view(more := events(late, range(1, 3), BEGIN, "t"))

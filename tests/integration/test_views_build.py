@@ -35,7 +35,9 @@ def test_a_journal_without_views_gets_the_plugins_rows(case, stack, keyspace, se
     before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     again = built(configured, spark)
     assert (again["rows"], again["moved"]) == (0, 0)
-    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {
+        "records": records(stack, journal)
+    }
 
 
 @pytest.mark.long
@@ -58,10 +60,14 @@ def test_deliver_other_pipeline_reads_built_part_only(stack, keyspace, settings,
     case, mirror = "partition-boundary", f"m_{uuid4().hex[:8]}"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill", long_look_back_seconds=0, look_back_seconds=0)
-    other = configured.pipeline(only(configured)).model_copy(update={"views": "application", "destination": mirror})
+    other = configured.pipeline(only(configured)).model_copy(
+        update={"views": "application", "destination": mirror}
+    )
     both = configured.model_copy(update={"pipelines": {**configured.pipelines, mirror: other}})
     schema.apply(both)
-    with pytest.raises(ConfigurationError, match=f"was never built.*tagmill views build --pipeline {only(configured)}"):
+    with pytest.raises(
+        ConfigurationError, match=f"was never built.*tagmill views build --pipeline {only(configured)}"
+    ):
         steps.plan(both, mirror, owner=OWNER)
     load_messages(stack.session, case, journal, 0, 30)
     built(configured, spark)
@@ -100,7 +106,8 @@ def test_build_after_deletions_numbers_from_one(stack, keyspace, settings, spark
     expected, numbers = [], Counter()
     for row in recorded("deleted-events", "tag_views"):
         left = stack.session.execute(
-            f"SELECT sequence_nr FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = %s",
+            f"SELECT sequence_nr FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 "
+            "AND sequence_nr = %s",
             (row["persistence_id"], row["sequence_nr"]),
         )
         if left.one():
@@ -111,7 +118,9 @@ def test_build_after_deletions_numbers_from_one(stack, keyspace, settings, spark
 
 
 def test_build_adopts_and_continues_plugins_view(stack, keyspace, settings, spark):
-    """Let the plugin write up to the 20th event of each persistence_id; Tagmill continues where it stopped."""
+    """Let the plugin write up to the 20th event of each persistence_id; Tagmill continues where it
+    stopped.
+    """
     journal = keyspace("minute-buckets", ("metadata", "all_persistence_ids"))
     load_messages(stack.session, "minute-buckets", journal, 0, 20)
     first = settings(journal, case="minute-buckets", views="tagmill")
@@ -165,7 +174,9 @@ def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, mon
     manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
     with Cassandra(configured.cassandra) as cassandra:
         writer.write(spark, cassandra, files, manifest, lambda _: None)
-    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {
+        "records": records(stack, journal)
+    }
     assert before["tag_views"] == recorded("orders", "tag_views")
 
 
@@ -180,10 +191,14 @@ def taken(session, journal, persistence_id, sequence_nr):
 
 
 def test_deliver_events_built_late_exactly_once(stack, keyspace, settings, spark):
-    """Let one persistence_id wait behind a gap while the others are delivered; filled, its old events are delivered, too."""
+    """Let one persistence_id wait behind a gap while the others are delivered; filled, its old events are
+    delivered, too.
+    """
     journal = keyspace("orders", WITHOUT_VIEWS)
     fill = taken(stack.session, journal, "o-000007", 5)
-    configured = settings(journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0)
+    configured = settings(
+        journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0
+    )
     name = only(configured)
     assert built(configured, spark)["waiting"] == 1
     assert sum(run["rows"] for run in deliver(configured, name, spark)) < 21_600
@@ -197,11 +212,18 @@ def test_deliver_events_built_late_exactly_once(stack, keyspace, settings, spark
 
 @pytest.mark.long
 def test_deliver_events_built_late_in_bounded_runs(stack, keyspace, settings, spark):
-    """Fill two gaps one after the other: the events behind them come in runs of at most `max_slices_per_run`."""
+    """Fill two gaps one after the other: the events behind them come in runs of at most
+    `max_slices_per_run`.
+    """
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     fill_first, fill_second = (taken(stack.session, journal, one, 2) for one in ("o-000003", "o-000004"))
     configured = settings(
-        journal, case="minute-buckets", views="tagmill", look_back_seconds=0, long_look_back_seconds=0, max_slices_per_run=6
+        journal,
+        case="minute-buckets",
+        views="tagmill",
+        look_back_seconds=0,
+        long_look_back_seconds=0,
+        max_slices_per_run=6,
     )
     name = only(configured)
     built(configured, spark)
@@ -210,12 +232,15 @@ def test_deliver_events_built_late_in_bounded_runs(stack, keyspace, settings, sp
     built(configured, spark)
     planned = [steps.plan(configured, name, owner=OWNER)]
     assert planned[0]["more"] and finish(configured, name, spark, planned[0])["rows"] > 0
-    # The second gap is filled while the first one's events are delivered in part; its events start at the beginning again.
+    # The second gap is filled while the first one's events are delivered in part; its events start at the
+    # beginning again.
     fill_second()
     built(configured, spark)
     while (step := steps.plan(configured, name, owner=OWNER))["run"]:
         planned.append(step)
         assert finish(configured, name, spark, step)["held"] == 0
     assert 5 <= len(planned) <= 7 and max(step["slices"] for step in planned) <= 6
-    assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded("minute-buckets", "tag_views"))
+    assert clickhouse_rows(configured, name) == sorted(
+        as_row(row) for row in recorded("minute-buckets", "tag_views")
+    )
     assert set(verdicts(configured, name).values()) == {"exactly once"}

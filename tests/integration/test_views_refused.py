@@ -19,7 +19,8 @@ HOUR = {"bucket_size": "Hour", "first_time_bucket": "2026-01-01", "tags": ["t"],
 def numbers(stack, journal):
     """Return (persistence_id, number, sequence_nr) of each row of the view."""
     return sorted(
-        (row["persistence_id"], row["tag_pid_sequence_nr"], row["sequence_nr"]) for row in rows(stack, journal, "tag_views")
+        (row["persistence_id"], row["tag_pid_sequence_nr"], row["sequence_nr"])
+        for row in rows(stack, journal, "tag_views")
     )
 
 
@@ -35,7 +36,11 @@ def waits(result):
 
 def test_build_gap_waits_until_filled(stack, journal, settings, spark):
     written = journal()
-    written.messages(events("whole", (1, 2, 3), BEGIN) + events("holed", (1, 2, 4, 5), BEGIN) + events("headless", (2, 3), BEGIN))
+    written.messages(
+        events("whole", (1, 2, 3), BEGIN)
+        + events("holed", (1, 2, 4, 5), BEGIN)
+        + events("headless", (2, 3), BEGIN)
+    )
     configured = settings(written.keyspace, **HOUR)
     result = built(configured, spark)
     assert waits(result) == [("headless", 1, "hole"), ("holed", 3, "hole")]
@@ -50,12 +55,16 @@ def test_build_gap_waits_until_filled(stack, journal, settings, spark):
 
 
 def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spark):
-    """Build the plugin's own split-brain journal: the undisputed events come, and the other persistence ids come whole."""
+    """Build the plugin's own split-brain journal: the undisputed events come, and the other persistence ids
+    come whole.
+    """
     journal = keyspace("split-brain", WITHOUT_VIEWS)
     result = built(settings(journal, case="split-brain", views="tagmill"), spark)
     assert waits(result) == [("o-000001", 13, "two_writers")]
     expected = [
-        row for row in recorded("split-brain", "tag_views") if row["persistence_id"] != "o-000001" or row["sequence_nr"] < 13
+        row
+        for row in recorded("split-brain", "tag_views")
+        if row["persistence_id"] != "o-000001" or row["sequence_nr"] < 13
     ]
     assert rows(stack, journal, "tag_views") == expected
 
@@ -71,10 +80,13 @@ def test_build_unreadable_events_wait(stack, journal, settings, spark):
     """Let events in the column `message` and events without a payload wait."""
     written = journal()
     stack.session.execute(f"ALTER TABLE {written.keyspace}.messages ADD message blob")
-    written.messages(events("ancient", (1, 2), BEGIN, event=None, ser_id=None) + events("empty", (1,), BEGIN, event=None))
+    written.messages(
+        events("ancient", (1, 2), BEGIN, event=None, ser_id=None) + events("empty", (1,), BEGIN, event=None)
+    )
     written.messages(events("fine", (1, 2, 3), BEGIN) + [event("untagged", 1, BEGIN, event=None, tags=set())])
     stack.session.execute(
-        f"UPDATE {written.keyspace}.messages SET message = 0x01 WHERE persistence_id = 'ancient' AND partition_nr = 0"
+        f"UPDATE {written.keyspace}.messages SET message = 0x01 WHERE persistence_id = 'ancient' AND "
+        "partition_nr = 0"
         f" AND sequence_nr = 1 AND timestamp = {events('ancient', (1,), BEGIN)[0]['timestamp']}"
     )
     result = built(settings(written.keyspace, **HOUR), spark)
@@ -83,7 +95,9 @@ def test_build_unreadable_events_wait(stack, journal, settings, spark):
 
 
 def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
-    """Lower the limit behind the application's back: the id waits, the rest is built; raised again, it comes."""
+    """Lower the limit behind the application's back: the id waits, the rest is built; raised again, it
+    comes.
+    """
     written = journal()
     large = event("large", 2, BEGIN + timedelta(seconds=2), event=b"x" * 150_000)
     records = [*events("large", (1, 3), BEGIN), large, *events("fine", (1, 2, 3), BEGIN)]
@@ -96,38 +110,55 @@ def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
     assert built(configured, spark)["waiting"] == 0
     assert numbers(stack, written.keyspace) == [*three("fine"), *three("large")]
     built_events = {
-        (row["persistence_id"], row["sequence_nr"]): bytes(row["event"]) for row in rows(stack, written.keyspace, "tag_views")
+        (row["persistence_id"], row["sequence_nr"]): bytes(row["event"])
+        for row in rows(stack, written.keyspace, "tag_views")
     }
-    assert built_events == {(row["persistence_id"], row["sequence_nr"]): bytes(row["event"]) for row in records}
+    assert built_events == {
+        (row["persistence_id"], row["sequence_nr"]): bytes(row["event"]) for row in records
+    }
 
 
 def test_build_odd_timestamp_waits_and_young_is_omitted(stack, journal, settings, spark):
-    """Let an event with a timestamp of another age wait; an event too young for this build is left for a later one."""
+    """Let an event with a timestamp of another age wait; an event too young for this build is left for a
+    later one.
+    """
     written = journal()
     far = event("far", 1, BEGIN, timestamp=offset_at(2**59))
     soon = event("young", 2, BEGIN + timedelta(hours=3, minutes=59, days=0))
     written.messages([*events("young", (1,), BEGIN), far, *events("fine", (1, 2, 3), BEGIN)])
-    written.messages([{**soon, "timestamp": events("x", (1,), this_hour() + timedelta(hours=2))[0]["timestamp"]}])
+    written.messages(
+        [{**soon, "timestamp": events("x", (1,), this_hour() + timedelta(hours=2))[0]["timestamp"]}]
+    )
     result = built(settings(written.keyspace, **HOUR), spark)
     assert waits(result) == [("far", 1, "no_time_uuid")]
     assert numbers(stack, written.keyspace) == [*three("fine"), ("young", 1, 1)]
 
 
 def test_build_ids_numbered_by_application_are_refused(stack, journal, settings, spark):
-    """Refuse persistence ids that the application has numbered, and build the rest; --adopt takes its numbers."""
+    """Refuse persistence ids that the application has numbered, and build the rest; --adopt takes its
+    numbers.
+    """
     written = journal()
-    written.messages(events("ours", (1, 2), BEGIN) + events("theirs", (1, 2), BEGIN) + events("scanned", (1, 2), BEGIN))
+    written.messages(
+        events("ours", (1, 2), BEGIN) + events("theirs", (1, 2), BEGIN) + events("scanned", (1, 2), BEGIN)
+    )
     configured = settings(written.keyspace, **HOUR)
     built(configured, spark)
-    written.messages(events("ours", (3,), BEGIN) + events("theirs", (3,), BEGIN) + events("scanned", (3,), BEGIN))
+    written.messages(
+        events("ours", (3,), BEGIN) + events("theirs", (3,), BEGIN) + events("scanned", (3,), BEGIN)
+    )
     stack.session.execute(
-        f"UPDATE {written.keyspace}.tag_write_progress SET sequence_nr = 3, tag_pid_sequence_nr = 3, offset = now()"
+        f"UPDATE {written.keyspace}.tag_write_progress SET sequence_nr = 3, tag_pid_sequence_nr = 3, "
+        "offset = now()"
         " WHERE persistence_id = 'theirs' AND tag = 't'"
     )
-    stack.session.execute(f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES ('scanned', 3)")
+    stack.session.execute(
+        f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES ('scanned', 3)"
+    )
     with pytest.raises(
         GuardRefused,
-        match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built: 1 rows of 1 persistence ids.*--adopt",
+        match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built: 1 rows of 1 "
+        r"persistence ids.*--adopt",
     ):
         built(configured, spark)
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
@@ -140,42 +171,59 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
 def test_build_keeps_meta_where_columns_exist(stack, journal, settings, spark):
     written, plain = journal(), journal()
     written.messages(
-        [event("r", 1, BEGIN, meta=b"m", meta_ser_id=7, meta_ser_manifest="mm"), event("r", 2, BEGIN + timedelta(seconds=1))]
+        [
+            event("r", 1, BEGIN, meta=b"m", meta_ser_id=7, meta_ser_manifest="mm"),
+            event("r", 2, BEGIN + timedelta(seconds=1)),
+        ]
     )
     for column in ("meta", "meta_ser_id", "meta_ser_manifest"):
         for table in ("messages", "tag_views"):
             stack.session.execute(f"ALTER TABLE {plain.keyspace}.{table} DROP {column}")
     stack.session.execute(
-        f"INSERT INTO {plain.keyspace}.messages (persistence_id, partition_nr, sequence_nr, timestamp, event, event_manifest, ser_id,"
+        f"INSERT INTO {plain.keyspace}.messages (persistence_id, partition_nr, sequence_nr, timestamp, "
+        "event, event_manifest, ser_id,"
         " ser_manifest, writer_uuid, tags) VALUES ('p', 0, 1, %s, 0x01, '', 1, '', 'w', {'t'})",
         (events("p", (1,), BEGIN)[0]["timestamp"],),
     )
     built(settings(written.keyspace, **HOUR), spark)
     built(settings(plain.keyspace, **HOUR), spark)
-    found = [(row["meta"], row["meta_ser_id"], row["meta_ser_manifest"]) for row in rows(stack, written.keyspace, "tag_views")]
+    found = [
+        (row["meta"], row["meta_ser_id"], row["meta_ser_manifest"])
+        for row in rows(stack, written.keyspace, "tag_views")
+    ]
     assert found == [(b"m", 7, "mm"), (None, None, None)]
     assert numbers(stack, plain.keyspace) == [("p", 1, 1)]
     stack.session.execute(f"ALTER TABLE {written.keyspace}.tag_views DROP meta")
-    with pytest.raises(ConfigurationError, match="tag_views has no column meta, messages has. Nothing was built"):
+    with pytest.raises(
+        ConfigurationError, match="tag_views has no column meta, messages has. Nothing was built"
+    ):
         built(settings(written.keyspace, **HOUR), spark)
 
 
 def test_build_finds_write_behind_empty_partition(stack, journal, settings, spark):
-    """Build partitions of 10: events 1 to 10 in 0, an atomic write of 11 to 21 in 2; partition 1 stays empty."""
+    """Build partitions of 10: events 1 to 10 in 0, an atomic write of 11 to 21 in 2; partition 1 stays
+    empty.
+    """
     written = journal()
     written.messages(events("p", range(1, 11), BEGIN))
     configured = settings(written.keyspace, **HOUR)
     built(configured, spark)
-    written.messages(events("p", range(11, 22), BEGIN, partition_nr=2) + events("new", range(1, 12), BEGIN, partition_nr=1))
+    written.messages(
+        events("p", range(11, 22), BEGIN, partition_nr=2) + events("new", range(1, 12), BEGIN, partition_nr=1)
+    )
     written.messages(events("deleted", range(500, 503), BEGIN, partition_nr=49))
     written.deleted_to("deleted", 499)
     result = built(configured, spark)
     assert (result["waiting"], result["rows"]) == (0, 25)
-    assert [row for row in numbers(stack, written.keyspace) if row[0] == "p"] == [("p", n, n) for n in range(1, 22)]
+    assert [row for row in numbers(stack, written.keyspace) if row[0] == "p"] == [
+        ("p", n, n) for n in range(1, 22)
+    ]
 
 
 def test_build_distant_partitions_are_found_or_audited(stack, journal, settings, spark):
-    """Skip partitions: the first build finds the events behind them, a later one does not, and the audit names those."""
+    """Skip partitions: the first build finds the events behind them, a later one does not, and the audit
+    names those.
+    """
     written = journal()
     written.messages(events("p", range(1, 4), BEGIN) + events("p", range(4, 7), BEGIN, partition_nr=7))
     configured = settings(written.keyspace, **HOUR)
@@ -183,7 +231,9 @@ def test_build_distant_partitions_are_found_or_audited(stack, journal, settings,
     written.messages(events("p", range(7, 9), BEGIN, partition_nr=20))
     assert built(configured, spark)["rows"] == 0
     found = findings(configured, audited(configured, spark))
-    missing = sorted((row["sequence_nr"], row["expected_number"]) for row in found if row["kind"] == "missing_in_view")
+    missing = sorted(
+        (row["sequence_nr"], row["expected_number"]) for row in found if row["kind"] == "missing_in_view"
+    )
     assert missing == [(7, 7), (8, 8)]
     assert numbers(stack, written.keyspace) == [("p", n, n) for n in range(1, 7)]
 
@@ -192,7 +242,9 @@ def test_another_bucket_size_is_refused(journal, settings, spark):
     written = journal()
     written.messages(events("p", (1,), BEGIN))
     built(settings(written.keyspace, **HOUR), spark)
-    with pytest.raises(ConfigurationError, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"):
+    with pytest.raises(
+        ConfigurationError, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"
+    ):
         built(settings(written.keyspace, **{**HOUR, "bucket_size": "Day"}), spark)
 
 

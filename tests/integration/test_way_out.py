@@ -78,14 +78,18 @@ class Delivery:
 
     def killed_attempt(self):
         """Write what a killed sealer of the first run would leave."""
-        RunFiles(self.settings.storage.root).write(f"{self.name}/run-00000001/attempt-killed/staged/part.parquet", b"rows")
+        RunFiles(self.settings.storage.root).write(
+            f"{self.name}/run-00000001/attempt-killed/staged/part.parquet", b"rows"
+        )
 
     def attempts(self):
         """Return the folders of the first run."""
         return RunFiles(self.settings.storage.root).folders(f"{self.name}/run-00000001")
 
     def slip_in(self, number):
-        """Insert a batch but leave it NEW, like a pusher that died before it wrote to the ledger; return the batch."""
+        """Insert a batch but leave it NEW, like a pusher that died before it wrote to the ledger; return the
+        batch.
+        """
         (batch,) = [b for b in manifests(self.settings, self.name)[-1].batches if b.number == number]
         content = RunFiles(self.settings.storage.root).read(batch.file)
         with ClickHouse(self.settings.clickhouse) as clickhouse:
@@ -95,7 +99,9 @@ class Delivery:
     def alter(self, change, where):
         """Change stored rows behind Tagmill's back."""
         with ClickHouse(self.settings.clickhouse) as clickhouse:
-            clickhouse.client.command(f"ALTER TABLE `{self.name}` UPDATE {change} WHERE {where}", settings={"mutations_sync": 2})
+            clickhouse.client.command(
+                f"ALTER TABLE `{self.name}` UPDATE {change} WHERE {where}", settings={"mutations_sync": 2}
+            )
 
 
 @pytest.fixture
@@ -119,7 +125,9 @@ def test_abandon_run_lets_next_replan_its_range(delivery):
         finish(pipeline.settings, pipeline.name, pipeline.spark, run)
     assert pipeline.rows() == []
     code, _, said = pipeline.tagmill("run", "abandon", *WHY)
-    assert code == 2 and said.count("\n") == 1 and "has no PLANNED run" in said and "Nothing was changed" in said
+    assert (
+        code == 2 and said.count("\n") == 1 and "has no PLANNED run" in said and "Nothing was changed" in said
+    )
     (run,) = pipeline.deliver()
     assert run["run"] == 2 and pipeline.rows() == pipeline.expected()
     with Ledger(pipeline.settings.cassandra) as ledger:
@@ -154,7 +162,12 @@ def test_void_batch_in_clickhouse_is_refused(delivery):
     pipeline.sealed()
     batch = pipeline.slip_in(1)
     code, _, said = pipeline.tagmill("run", "void", *WHY)
-    assert code == 2 and said.count("\n") == 1 and batch.batch_id in said and "is in ClickHouse. It was not voided" in said
+    assert (
+        code == 2
+        and said.count("\n") == 1
+        and batch.batch_id in said
+        and "is in ClickHouse. It was not voided" in said
+    )
     (run,) = pipeline.deliver()
     assert run["run"] == 1 and pipeline.rows() == pipeline.expected()
     code, said, wrong = pipeline.tagmill("batches", "resend", batch.batch_id, "--run", "1", *WHY)
@@ -198,7 +211,9 @@ def repair(message):
 
 
 def test_check_altered_row_is_repaired_by_resend(delivery):
-    """Change a delivered row: `check` names its batch, and a resend repairs it; then alter and delete more."""
+    """Change a delivered row: `check` names its batch, and a resend repairs it; then alter and delete
+    more.
+    """
     pipeline = delivery()
     pipeline.deliver()
     assert pipeline.tagmill("check")[0] == 0
@@ -223,13 +238,18 @@ def test_check_interrupted_resend_names_finishing_command(delivery):
     pipeline.deliver()
     (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
     with crashing("push.before_insert"), pytest.raises(Crashed):
-        Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").resend(UUID(batch.batch_id), 1)
+        Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").resend(
+            UUID(batch.batch_id), 1
+        )
     with Ledger(pipeline.settings.cassandra) as ledger:
         ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.leases WHERE pipeline = ?", pipeline.name)
     resend = ["batches", "resend", batch.batch_id, "--run", "1"]
     for command in ("status", "check"):
         _, table, _ = pipeline.tagmill(command, "--json")
-        assert f"batch {batch.batch_id} of run 1 is not delivered" in table and f"tagmill {' '.join(resend)}" in table
+        assert (
+            f"batch {batch.batch_id} of run 1 is not delivered" in table
+            and f"tagmill {' '.join(resend)}" in table
+        )
     code, _, wrong = pipeline.tagmill(*resend, *WHY)
     assert code == 0, wrong
     assert pipeline.rows() == pipeline.expected() and pipeline.tagmill("check")[0] == 0
@@ -243,7 +263,8 @@ def test_reread_delivers_missing_rows_only(delivery):
     (run,) = pipeline.deliver(reread=span)
     assert run["rows"] == 0 and run["batches"] == 0 and pipeline.rows() == before == pipeline.expected()
 
-    # Without look-back only an audit, or a run that reads its range again, finds a row that arrives long after its time.
+    # Without look-back only an audit, or a run that reads its range again, finds a row that arrives long
+    # after its time.
     late = events("c", [1, 2], BEGIN, "u")
     pipeline.journal.both(late)
     pipeline.records += late
@@ -257,7 +278,9 @@ def test_reread_delivers_missing_rows_only(delivery):
 def test_close_hold_during_open_run_is_refused(delivery):
     pipeline = delivery()
     pipeline.planned()
-    with pytest.raises(GuardRefused, match=r"run 1 of pipeline \w+ is not finished \(PLANNED\). Nothing was changed"):
+    with pytest.raises(
+        GuardRefused, match=r"run 1 of pipeline \w+ is not finished \(PLANNED\). Nothing was changed"
+    ):
         Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").close_hold("t", "a")
 
 

@@ -20,15 +20,22 @@ SECONDS = 240
 
 
 class Program:
-    """The program as a process that executes one command after another, because its start takes longer than most of them."""
+    """The program as a process that executes one command after another, because its start takes longer than
+    most of them.
+    """
 
     def __init__(self, folder: Path, errors: Path) -> None:
         self.busy, self._errors = threading.Lock(), errors
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [folder / "peer.sh", "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                encoding="utf-8", env={**os.environ, "PEER_JAVA_OPTS": "-Xmx512m -XX:+UseSerialGC"},
-            )  # fmt: skip
+                [folder / "peer.sh", "serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, "PEER_JAVA_OPTS": "-Xmx512m -XX:+UseSerialGC"},
+            )
 
     def __call__(self, *words: str) -> list[str]:
         """Run a command to a good end, while `busy` is held, and return its lines."""
@@ -85,7 +92,9 @@ class Peer:
 
     def __call__(self, command: str, *arguments: str) -> list[list[str]]:
         """Run a command to a good end; return its lines, split at tabs."""
-        lines = self.programs(command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments)
+        lines = self.programs(
+            command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments
+        )
         return [line.split("\t") for line in lines if not line.startswith("RESULT")]
 
     def write(self, *arguments: str, tagging: bool = False) -> None:
@@ -101,16 +110,22 @@ class Peer:
 
 @pytest.fixture(scope="session")
 def peer_folder() -> Path:
-    """Return where the program is built, and build it if needed; skip the test without java or, for a build, without Maven."""
+    """Return where the program is built, and build it if needed; skip the test without java or, for a build,
+    without Maven.
+    """
     folder = Path(os.environ.get("TAGMILL_TEST_PEER") or HERE)
     if not shutil.which("java"):
         pytest.skip("the real plugin needs a java on PATH")
     if not (folder / "target" / "lib").is_dir():
         if not shutil.which("mvn"):
-            pytest.skip("the real plugin (tests/interop/peer) is built with Maven, and there is no mvn on PATH")
+            pytest.skip(
+                "the real plugin (tests/interop/peer) is built with Maven, and there is no mvn on PATH"
+            )
         built = subprocess.run(["mvn", "-q", "package"], cwd=folder, capture_output=True, text=True)
         if built.returncode:
-            pytest.skip(f"Maven could not build the real plugin: {(built.stdout + built.stderr).strip()[:300]}")
+            pytest.skip(
+                f"Maven could not build the real plugin: {(built.stdout + built.stderr).strip()[:300]}"
+            )
     return folder
 
 

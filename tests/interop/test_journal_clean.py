@@ -1,4 +1,6 @@
-"""The plugin's own Cleanup and Tagmill's leave the same tables, row for row; the plugin replays and writes on after Tagmill's."""
+"""The plugin's own Cleanup and Tagmill's leave the same tables, row for row; the plugin replays and writes on
+after Tagmill's.
+"""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,11 @@ FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 IDS = [f"pid-00000{n}" for n in range(9)]
 SMALL = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10")
 WRITE = (*SMALL, "--tags", "2", "--untagged-every", "5", "--batch", "3")
-TAKEN = {9: datetime(2026, 1, 1, tzinfo=UTC), 15: datetime(2026, 2, 1, tzinfo=UTC), 21: datetime(2026, 3, 1, tzinfo=UTC)}
+TAKEN = {
+    9: datetime(2026, 1, 1, tzinfo=UTC),
+    15: datetime(2026, 2, 1, tzinfo=UTC),
+    21: datetime(2026, 3, 1, tzinfo=UTC),
+}
 
 
 @pytest.fixture
@@ -37,7 +43,9 @@ def twin(stack, peer, peer_programs):
                 there = {name: value for name, value in row._asdict().items() if value is not None}
                 marks = ", ".join(["%s"] * len(there))
                 names = ", ".join(f'"{name}"' for name in there)
-                stack.session.execute(f"INSERT INTO {copies[-1]}.{table} ({names}) VALUES ({marks})", list(there.values()))
+                stack.session.execute(
+                    f"INSERT INTO {copies[-1]}.{table} ({names}) VALUES ({marks})", list(there.values())
+                )
         for keyspace in (plugin.keyspace, copies[-1]):
             for name in IDS[5:7]:
                 add_snapshots(stack.session, f"{keyspace}_snap", name, TAKEN)
@@ -51,13 +59,19 @@ def twin(stack, peer, peer_programs):
 
 @pytest.mark.timeout(900)
 def test_journal_clean_equals_plugins_and_plugin_continues(stack, twin, settings, spark):
-    """Clean one journal by the plugin, its copy by Tagmill; compare all tables, then let the plugin write and replay."""
+    """Clean one journal by the plugin, its copy by Tagmill; compare all tables, then let the plugin write and
+    replay.
+    """
     theirs, ours = twin()
     assert tables(stack.session, theirs.keyspace) == tables(stack.session, ours.keyspace)
     configured = settings(
-        ours.keyspace, tags=["tag-0", "tag-1"], bucket_size="Hour", first_time_bucket=FIRST, snapshot_keyspace=f"{ours.keyspace}_snap",
+        ours.keyspace,
+        tags=["tag-0", "tag-1"],
+        bucket_size="Hour",
+        first_time_bucket=FIRST,
+        snapshot_keyspace=f"{ours.keyspace}_snap",
         cleanup={"other_readers": []},
-    )  # fmt: skip
+    )
     delivered_first(configured, spark)
     stack.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{only(configured)}'")
     bucket = ("--bucket", "Hour", "--first-bucket", FIRST)
@@ -72,10 +86,21 @@ def test_journal_clean_equals_plugins_and_plugin_continues(stack, twin, settings
     both(("--to", "3"), "to", IDS[1], to=3)
     both(("--all",), "all", IDS[2])
     both(("--all", "--never-again"), "all", IDS[3], never_again=True)
-    # The plugin's deleteAll is Tagmill's with the rows of the view, the newest of which runs would still read.
-    both(("--everything", "--never-again"), "all", IDS[4], IDS[5], never_again=True, views=True, force_unread=True)
+    # The plugin's deleteAll is Tagmill's with the rows of the view, the newest of which runs would still
+    # read.
+    both(
+        ("--everything", "--never-again"),
+        "all",
+        IDS[4],
+        IDS[5],
+        never_again=True,
+        views=True,
+        force_unread=True,
+    )
     # cleanupBeforeSnapshot deletes snapshots, then events up to the oldest snapshot that is kept.
-    stack.session.execute(f"DELETE FROM {theirs.keyspace}_snap.snapshots WHERE persistence_id = '{IDS[6]}' AND sequence_nr < 15")
+    stack.session.execute(
+        f"DELETE FROM {theirs.keyspace}_snap.snapshots WHERE persistence_id = '{IDS[6]}' AND sequence_nr < 15"
+    )
     both(("--to", "15"), "before_snapshot", IDS[6], keep=2)
     left = tables(stack.session, ours.keyspace)
     for table, rows in tables(stack.session, theirs.keyspace).items():
@@ -92,7 +117,13 @@ def test_journal_clean_equals_plugins_and_plugin_continues(stack, twin, settings
     recovered = [(line[0], int(line[1])) for line in ours("replay", "--via", "journal", *SMALL, *names)]
     assert recovered == replayed
     read = ours.read("tag-0", "Hour", FIRST)
-    gone, tagged = {IDS[4], IDS[5]}, [number for number in range(1, 31) if number < 27 and number % 5 or number > 26]
+    gone, tagged = (
+        {IDS[4], IDS[5]},
+        [number for number in range(1, 31) if number < 27 and number % 5 or number > 26],
+    )
     assert sorted(pair[:2] for pair in read) == sorted(
-        (name, number) for name in IDS for number in tagged if name not in gone and (number < 27 or name in living)
+        (name, number)
+        for name in IDS
+        for number in tagged
+        if name not in gone and (number < 27 or name in living)
     )

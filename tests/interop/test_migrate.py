@@ -1,4 +1,5 @@
-"""The plugin's events in the layout before 0.80, migrated by Tagmill: the tables equal those of the plugin's migration.
+"""The plugin's events in the layout before 0.80, migrated by Tagmill: the tables equal those of the plugin's
+migration.
 
 The plugin then reads all events and writes more.
 """
@@ -16,7 +17,21 @@ from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spa
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
 SMALL = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10", "--batch", "7")
-WRITE = ("--pids", "6", "--events", "25", "--tags", "3", "--untagged-every", "5", "--bucket", "Minute", "--linger", "3", *SMALL)
+WRITE = (
+    "--pids",
+    "6",
+    "--events",
+    "25",
+    "--tags",
+    "3",
+    "--untagged-every",
+    "5",
+    "--bucket",
+    "Minute",
+    "--linger",
+    "3",
+    *SMALL,
+)
 
 
 def migrated(settings, spark, **options):
@@ -33,10 +48,15 @@ def test_migrate_equals_plugins_and_plugin_continues(stack, peer, settings, spar
     Then drop the old columns and let the plugin write more.
     """
     plugin = peer()
-    configured = settings(plugin.keyspace, tags=["tag-0", "tag-1", "tag-2"], bucket_size="Minute", first_time_bucket=FIRST)
+    configured = settings(
+        plugin.keyspace, tags=["tag-0", "tag-1", "tag-2"], bucket_size="Minute", first_time_bucket=FIRST
+    )
 
     def tables():
-        return {table: sorted(map(repr, stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}"))) for table in TABLES}
+        return {
+            table: sorted(map(repr, stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}")))
+            for table in TABLES
+        }
 
     plugin.write(*WRITE)
     plugin("oldtags")
@@ -51,7 +71,8 @@ def test_migrate_equals_plugins_and_plugin_continues(stack, peer, settings, spar
         stack.session.execute(f"TRUNCATE {plugin.keyspace}.{table}")
     plugin("migrate", "--bucket", "Minute")
     theirs = tables()
-    # The plugin's tag_write_progress may stop at a row before the last, because it writes several rows at once.
+    # The plugin's tag_write_progress may stop at a row before the last, because it writes several rows at
+    # once.
     assert {**theirs, "tag_write_progress": ours["tag_write_progress"]} == ours
     assert len(theirs["tag_write_progress"]) == 3 * 6
 
@@ -62,13 +83,19 @@ def test_migrate_equals_plugins_and_plugin_continues(stack, peer, settings, spar
     plugin.write(*WRITE, tagging=True)
     deliver(configured, only(configured), spark)
     found = Counter(
-        (row.tag, row.persistence_id, row.tag_pid_sequence_nr) for row in clickhouse_rows(configured, only(configured))
+        (row.tag, row.persistence_id, row.tag_pid_sequence_nr)
+        for row in clickhouse_rows(configured, only(configured))
     )
     assert found == Counter(
         (f"tag-{tag}", f"pid-{pid:06d}", number)
-        for tag in range(3) for pid in range(6) for number in range(1, 31 if pid == 3 else 41)
-    )  # fmt: skip
+        for tag in range(3)
+        for pid in range(6)
+        for number in range(1, 31 if pid == 3 else 41)
+    )
     before = tables()["tag_views"]
     report = migrated(configured, spark).tags
-    assert tables()["tag_views"] == before and (report.total("unknown"), report.total("same")) == (3 * (6 * 20 - 10), 3 * 6 * 20)
+    assert tables()["tag_views"] == before and (report.total("unknown"), report.total("same")) == (
+        3 * (6 * 20 - 10),
+        3 * 6 * 20,
+    )
     assert len(plugin.read("tag-2", "Minute", FIRST)) == 2 * 6 * 20 - 10

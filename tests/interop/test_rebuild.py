@@ -1,4 +1,6 @@
-"""A view that the plugin wrote is damaged and rebuilt: it equals the plugin's again, which reads all of it and writes more."""
+"""A view that the plugin wrote is damaged and rebuilt: it equals the plugin's again, which reads all of it
+and writes more.
+"""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -23,7 +25,11 @@ NAMES = {
     "journal.table": ("messages_table", "happened"), "journal.metadata-table": ("metadata_table", "about"),
     "journal.all-persistence-ids-table": ("all_persistence_ids_table", "pids"), "events-by-tag.table": ("view_table", "by_tag"),
 }  # fmt: skip
-OWN_NAMES = [part for key, (_, name) in NAMES.items() for part in ("--set", f"pekko.persistence.cassandra.{key}={name}")]
+OWN_NAMES = [
+    part
+    for key, (_, name) in NAMES.items()
+    for part in ("--set", f"pekko.persistence.cassandra.{key}={name}")
+]
 
 
 def rebuilt(settings, spark):
@@ -47,7 +53,11 @@ def reached(stack, keyspace):
     """Return offset, sequence_nr and number of tag_write_progress, by persistence_id and tag."""
     lines = rows(stack, keyspace, "tag_write_progress")
     return {
-        (line["persistence_id"], line["tag"]): (line["offset"], line["sequence_nr"], line["tag_pid_sequence_nr"])
+        (line["persistence_id"], line["tag"]): (
+            line["offset"],
+            line["sequence_nr"],
+            line["tag_pid_sequence_nr"],
+        )
         for line in lines
     }
 
@@ -56,7 +66,11 @@ def last(view):
     """Return offset, sequence_nr and number of a view's last rows, by persistence_id and tag."""
     in_order = sorted(view, key=lambda row: row["tag_pid_sequence_nr"])
     return {
-        (row["persistence_id"], row["tag_name"]): (row["timestamp"], row["sequence_nr"], row["tag_pid_sequence_nr"])
+        (row["persistence_id"], row["tag_name"]): (
+            row["timestamp"],
+            row["sequence_nr"],
+            row["tag_pid_sequence_nr"],
+        )
         for row in in_order
     }
 
@@ -71,7 +85,9 @@ def last(view):
     ],
     ids=["day", "minute, small partitions, tables with other names", "hour, replicated"],
 )  # fmt: skip
-def test_rebuild_equals_plugins_view_and_plugin_continues(bucket, options, tables, stack, peer, settings, spark):
+def test_rebuild_equals_plugins_view_and_plugin_continues(
+    bucket, options, tables, stack, peer, settings, spark
+):
     """Delete rows of the plugin's view and rebuild it; the plugin reads all events and writes more."""
     plugin = peer(*OWN_NAMES) if tables else peer()
     view = tables.get("view_table", "tag_views")
@@ -93,18 +109,33 @@ def test_rebuild_equals_plugins_view_and_plugin_continues(bucket, options, table
         *names,
         *options,
     )
-    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, **tables)
+    configured = settings(
+        plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, **tables
+    )
     plugin.write(*write, tagging=True)
-    plugin("delete", "--pid", ids[3], "--to", "12", "--set", "pekko.persistence.cassandra.cleanup.operation-timeout=120s")
+    plugin(
+        "delete",
+        "--pid",
+        ids[3],
+        "--to",
+        "12",
+        "--set",
+        "pekko.persistence.cassandra.cleanup.operation-timeout=120s",
+    )
     before = rows(stack, plugin.keyspace, view)
     assert len(before) == 2 * 8 * 20 and before[0].keys() == VIEW_COLUMNS.keys()
 
     # Delete first, middle and last rows, a whole persistence id, and rows behind deleted events.
     without(
-        stack, f"{plugin.keyspace}.{view}",
-        lambda row: row.persistence_id == ids[1] or row.sequence_nr in (1, 13, 24) and row.persistence_id != ids[3]
-        or (row.persistence_id, row.sequence_nr) in ((ids[3], 14), (ids[3], 24)),
-    )  # fmt: skip
+        stack,
+        f"{plugin.keyspace}.{view}",
+        lambda row: (
+            row.persistence_id == ids[1]
+            or row.sequence_nr in (1, 13, 24)
+            and row.persistence_id != ids[3]
+            or (row.persistence_id, row.sequence_nr) in ((ids[3], 14), (ids[3], 24))
+        ),
+    )
     assert len(rows(stack, plugin.keyspace, view)) < len(before) - 2 * 20
     rebuilt(configured, spark)
     assert rows(stack, plugin.keyspace, view) == before
@@ -112,7 +143,9 @@ def test_rebuild_equals_plugins_view_and_plugin_continues(bucket, options, table
     assert reached(stack, plugin.keyspace) == last(before)
     read = plugin.read(ODD[0], bucket, FIRST)
     assert len(read) == 8 * 20 and Counter(read) == Counter(
-        (row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in before if row["tag_name"] == ODD[0]
+        (row["persistence_id"], row["sequence_nr"], row["timestamp"])
+        for row in before
+        if row["tag_name"] == ODD[0]
     )
 
     # The persistent actors recover by the rebuilt rows and write more.
@@ -132,7 +165,9 @@ def test_rebuild_from_nothing_equals_plugins_rebuild(stack, peer, settings, spar
     plugin.write("--pids", "6", "--events", "20", "--tags", "3", "--tag-pool", "4", *SMALL, tagging=True)
     tables = (*VIEWS, "tag_scanning")
     plugin("rebuild", "--truncate")
-    wanted = {table: stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}").all() for table in tables}
+    wanted = {
+        table: stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}").all() for table in tables
+    }
     theirs = reached(stack, plugin.keyspace)
     assert len(wanted["tag_views"]) == 6 * 20 * 3
     for table in tables:

@@ -1,4 +1,6 @@
-"""Journals that the plugin writes at random, damaged at random: a rebuild restores each row, and the plugin reads them all."""
+"""Journals that the plugin writes at random, damaged at random: a rebuild restores each row, and the plugin
+reads them all.
+"""
 
 from collections import Counter
 from random import Random
@@ -39,7 +41,9 @@ class Damage:
         row = {name: value for name, value in {**row, **changed}.items() if value is not None}
         row["timestamp"] = UUID(row["timestamp"])
         marks = ", ".join(["%s"] * len(row))
-        self.session.execute(f"INSERT INTO {self.table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+        self.session.execute(
+            f"INSERT INTO {self.table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values())
+        )
 
     def moved(self, row):
         """Return a change that puts a row into a wrong bucket, time, number or tag."""
@@ -54,7 +58,9 @@ class Damage:
         )
 
     def some(self, view):
-        """Change, move, double or delete some of these rows; delete all with one persistence_id, tag, sequence_nr or event."""
+        """Change, move, double or delete some of these rows; delete all with one persistence_id, tag,
+        sequence_nr or event.
+        """
         random = self.random
         one = random.choice(view)
         for row in view:
@@ -80,7 +86,14 @@ def written(random, names, bucket):
         "--tags",
         str(random.randint(1, len(names))),
     ]
-    words += ["--batch", str(random.choice([1, 3, 7, 10])), "--tag-by", random.choice(["event", "pid", "nr"]), "--bucket", bucket]
+    words += [
+        "--batch",
+        str(random.choice([1, 3, 7, 10])),
+        "--tag-by",
+        random.choice(["event", "pid", "nr"]),
+        "--bucket",
+        bucket,
+    ]
     words += ["--payload", random.choice(["string", "bytes", "json", "json-order"]), "--linger", "4"]
     words += random.choice([["--replicated"], ["--prefix", "ф|'\" "], ["--untagged-every", "3"], []])
     return [*words, *(part for name in names for part in ("--tag-name", name))]
@@ -95,9 +108,13 @@ def test_whatever_is_damaged_comes_back(seed, stack, peer, settings, spark):
     plugin = peer("--set", f"pekko.persistence.cassandra.journal.target-partition-size={size}")
     bucket, names = random.choice(list(MILLISECONDS)), random.sample(NAMES, random.randint(1, 4))
     configured = settings(
-        plugin.keyspace, tags=names, bucket_size=bucket, first_time_bucket=FIRST, repair_view=False,
+        plugin.keyspace,
+        tags=names,
+        bucket_size=bucket,
+        first_time_bucket=FIRST,
+        repair_view=False,
         quality={"max_held_share_percent": 100, "max_wrong_bucket_share_percent": 100},
-    )  # fmt: skip
+    )
     words, deleted = written(random, names, bucket), Counter[str]()
     for _ in range(3):
         plugin.write(*words, tagging=True)
@@ -114,10 +131,17 @@ def test_whatever_is_damaged_comes_back(seed, stack, peer, settings, spark):
         after = rows(stack, plugin.keyspace, "tag_views")
         assert by_key(after) == by_key(before)
     for tag in names:
-        wanted = Counter((row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in after if row["tag_name"] == tag)
+        wanted = Counter(
+            (row["persistence_id"], row["sequence_nr"], row["timestamp"])
+            for row in after
+            if row["tag_name"] == tag
+        )
         assert Counter(plugin.read(tag, bucket, FIRST)) == wanted
     deliver(configured, only(configured), spark)
     found = Counter(
-        (row.tag, row.persistence_id, row.tag_pid_sequence_nr) for row in clickhouse_rows(configured, only(configured))
+        (row.tag, row.persistence_id, row.tag_pid_sequence_nr)
+        for row in clickhouse_rows(configured, only(configured))
     )
-    assert found == Counter((row["tag_name"], row["persistence_id"], row["tag_pid_sequence_nr"]) for row in after)
+    assert found == Counter(
+        (row["tag_name"], row["persistence_id"], row["tag_pid_sequence_nr"]) for row in after
+    )

@@ -20,10 +20,16 @@ def test_the_plugin_reads_what_was_mended_for_it(stack, peer_programs, damaged_j
     schema.apply(configured)
     ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
     known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"), ledger)
-    report, (done,) = audit_and_repair(configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test")
+    report, (done,) = audit_and_repair(
+        configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test"
+    )
     assert report.agrees and done.left == []
     wanted = {tag: [row for row in damage.healthy() if row["tag_name"] == tag] for tag in damage.TAGS}
     for tag in damage.TAGS:
         read = plugin.read(tag, "Hour", damage.FIRST)
-        assert Counter(read) == Counter((row["persistence_id"], row["sequence_nr"], str(row["timestamp"])) for row in wanted[tag])
-    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == {t: len(r) for t, r in wanted.items()}
+        assert Counter(read) == Counter(
+            (row["persistence_id"], row["sequence_nr"], str(row["timestamp"])) for row in wanted[tag]
+        )
+    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == {
+        t: len(r) for t, r in wanted.items()
+    }

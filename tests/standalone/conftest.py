@@ -83,7 +83,9 @@ def airflow(stack, kafka):
     places = Places(stack.home / "standalone", ports)
     places.home.mkdir()
     values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
-    places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values))
+    places.config.write_text(
+        CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values)
+    )
     create(kafka.port, "products")
     schema.apply(Settings.load(places.config))
     destination_table.apply(Settings.load(places.config))
@@ -107,7 +109,9 @@ def airflow(stack, kafka):
 
 @pytest.fixture(scope="package")
 def delivered(airflow):
-    """Return Airflow after the DAG was triggered and switched on and its first run has ended, with its processes recorded."""
+    """Return Airflow after the DAG was triggered and switched on and its first run has ended, with its
+    processes recorded.
+    """
     with airflow.lookout() as seen:
         runs = airflow.first_run(DAG)
     airflow.first = seen
@@ -117,24 +121,58 @@ def delivered(airflow):
 
 @pytest.fixture
 def append(stack, delivered):
-    """Return write(pid, tag, n, at=now), which writes a new persistence_id of n events with a tag, as an application would."""
-    payload = {"event": b"{}", "event_manifest": "", "ser_id": 9001, "ser_manifest": "OrderPlaced", "writer_uuid": "w"}
-    of_journal = ["persistence_id", "partition_nr", "sequence_nr", "timestamp", "timebucket", "tags", *payload]
-    of_view = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", *payload]
+    """Return write(pid, tag, n, at=now), which writes a new persistence_id of n events with a tag, as an
+    application would.
+    """
+    payload = {
+        "event": b"{}",
+        "event_manifest": "",
+        "ser_id": 9001,
+        "ser_manifest": "OrderPlaced",
+        "writer_uuid": "w",
+    }
+    of_journal = [
+        "persistence_id",
+        "partition_nr",
+        "sequence_nr",
+        "timestamp",
+        "timebucket",
+        "tags",
+        *payload,
+    ]
+    of_view = [
+        "tag_name",
+        "timebucket",
+        "timestamp",
+        "persistence_id",
+        "tag_pid_sequence_nr",
+        "sequence_nr",
+        *payload,
+    ]
 
     def insert(table: str, columns: list[str]) -> Any:
         values = ", ".join("?" for _ in columns)
-        return stack.session.prepare(f"INSERT INTO {delivered.keyspace}.{table} ({', '.join(columns)}) VALUES ({values})")
+        return stack.session.prepare(
+            f"INSERT INTO {delivered.keyspace}.{table} ({', '.join(columns)}) VALUES ({values})"
+        )
 
     messages, view = insert("messages", of_journal), insert("tag_views", of_view)
 
-    def write(persistence_id: str, tag: str, n: int, at: datetime | None = None) -> Counter[tuple[str, str, int]]:
+    def write(
+        persistence_id: str, tag: str, n: int, at: datetime | None = None
+    ) -> Counter[tuple[str, str, int]]:
         moment = at or datetime.now(tz=UTC)
         bucket = int(moment.timestamp() * 1000) // HOUR * HOUR
         for number in range(1, n + 1):
-            offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last event has that moment
-            stack.session.execute(messages, (persistence_id, 0, number, offset, str(bucket), {tag}, *payload.values()))
-            stack.session.execute(view, (tag, bucket, offset, persistence_id, number, number, *payload.values()))
+            offset = uuid_from_time(
+                moment.timestamp() + (number - n) / 1000
+            )  # the last event has that moment
+            stack.session.execute(
+                messages, (persistence_id, 0, number, offset, str(bucket), {tag}, *payload.values())
+            )
+            stack.session.execute(
+                view, (tag, bucket, offset, persistence_id, number, number, *payload.values())
+            )
         return Counter((tag, persistence_id, number) for number in range(1, n + 1))
 
     return write

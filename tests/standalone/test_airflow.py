@@ -1,4 +1,6 @@
-"""The pipeline's DAG in a real Airflow: scheduled, by REST, twice at once and backfilled; ClickHouse shows what arrived."""
+"""The pipeline's DAG in a real Airflow: scheduled, by REST, twice at once and backfilled; ClickHouse shows
+what arrived.
+"""
 
 import re
 import time
@@ -29,7 +31,9 @@ def journal() -> Counter[tuple[str, str, int]]:
 
 def run_numbers(stack) -> int:
     """Return the number of the pipeline's last run."""
-    return stack.session.execute("SELECT last_run FROM tagmill_by_airflow.pipelines WHERE pipeline = 'orders'").one()[0]
+    return stack.session.execute(
+        "SELECT last_run FROM tagmill_by_airflow.pipelines WHERE pipeline = 'orders'"
+    ).one()[0]
 
 
 def test_dag_switched_on_delivers_everything_once(stack, delivered):
@@ -93,10 +97,13 @@ def test_backfill_rereads_range_without_duplicates(stack, delivered):
     before, last = in_clickhouse(stack), run_numbers(stack)
     (run,) = delivered.backfill(DAG, "2026-11-21T09:00:00Z")
     delivered.succeed(DAG, run)
-    # Behind a DAG's first backfill Airflow starts the newest run that its schedule missed; it may take the planned run over.
+    # Behind a DAG's first backfill Airflow starts the newest run that its schedule missed; it may take the
+    # planned run over.
     delivered.settle(DAG)
     assert delivered.tasks(DAG, run)["seal"] in ("success", "skipped")
-    plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")["value"]
+    plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")[
+        "value"
+    ]
     assert "2026-11-21T08:00:00+00:00" in str(plan) and "2026-11-21T09:00:00+00:00" in str(plan)
     assert run_numbers(stack) > last
     # That missed run also delivers what earlier tests have left.

@@ -1,4 +1,6 @@
-"""Audit, repair and cleanup as DAGs in a real Airflow, by REST and by schedule, and the page in the UI afterwards."""
+"""Audit, repair and cleanup as DAGs in a real Airflow, by REST and by schedule, and the page in the UI
+afterwards.
+"""
 
 import time
 
@@ -12,7 +14,9 @@ AUDIT, CLEANUP = "audit_orders", "ttl_cleanup_orders"
 
 @pytest.mark.long
 def test_audit_triggered_while_paused_runs_once(delivered):
-    """Trigger the paused DAG, which its form switches on: the missed interval must not audit a second time."""
+    """Trigger the paused DAG, which its form switches on: the missed interval must not audit a second
+    time.
+    """
     delivered.succeed(DAG, delivered.api.trigger(DAG))  # delivers what other tests left
     assert list(delivered.first_run(AUDIT).values()) == ["success"]
     assert "agrees" in delivered.page("/tagmill/", login=True)[1]
@@ -39,7 +43,9 @@ def test_audit_lost_batch_fails_until_repair(stack, delivered):
 
 
 def test_cleanup_triggered_while_paused_only_reports(stack, delivered):
-    """Trigger the paused cleanup, which may delete on schedule: no missed interval runs next to the dry run."""
+    """Trigger the paused cleanup, which may delete on schedule: no missed interval runs next to the dry
+    run.
+    """
     before, sealed = in_view(stack, delivered.keyspace), in_clickhouse(stack)
     ((run, state),) = delivered.first_run(CLEANUP).items()
     assert state == "success" and not run.startswith("scheduled")

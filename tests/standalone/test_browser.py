@@ -1,4 +1,6 @@
-"""A person's steps in Airflow's UI, in a real browser: log in, read Tagmill's page, trigger the DAG, see the run succeed."""
+"""A person's steps in Airflow's UI, in a real browser: log in, read Tagmill's page, trigger the DAG, see the
+run succeed.
+"""
 
 import re
 import shutil
@@ -12,10 +14,13 @@ from tests.support.standalone import DAG
 CHROMIUM = shutil.which("chromium")
 # Chromium runs as root here, and must not connect to any host outside.
 OPTIONS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update"
     " --disable-sync"
 ).split()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium on PATH: apt-get install chromium"
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +28,10 @@ def browser(delivered, tmp_path_factory):
     """Yield a browser with its own profile at Airflow's address, without a login."""
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("chromium"), executable_path=CHROMIUM, args=OPTIONS, base_url=delivered.api.base
+            tmp_path_factory.mktemp("chromium"),
+            executable_path=CHROMIUM,
+            args=OPTIONS,
+            base_url=delivered.api.base,
         )
         context.set_default_timeout(60_000)
         expect.set_options(timeout=60_000)
@@ -74,7 +82,9 @@ def choose_moment(page, dialog, label, date, time):
     page.get_by_placeholder("YYYY/MM/DD").fill(date)
     page.get_by_placeholder("HH:mm").fill(time)
     page.keyboard.press("Escape")
-    page.get_by_placeholder("YYYY/MM/DD").wait_for(state="detached")  # otherwise the next picker would be a second one
+    page.get_by_placeholder("YYYY/MM/DD").wait_for(
+        state="detached"
+    )  # otherwise the next picker would be a second one
 
 
 def write_json(page, dialog, text):
@@ -121,12 +131,18 @@ def test_dialog_chosen_params_run_succeeds(page, dialog, delivered, append, stac
     button(dialog).click()
     page.wait_for_url(re.compile("/runs/manual__"))
     run = page.url.rpartition("/")[2]
-    conf = {"tags": ["order"], "reread_from": "2026-11-21T08:00:00.000Z", "reread_until": "2026-11-21T09:00:00.000Z"}
+    conf = {
+        "tags": ["order"],
+        "reread_from": "2026-11-21T08:00:00.000Z",
+        "reread_until": "2026-11-21T09:00:00.000Z",
+    }
     assert delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}")["conf"] == conf
     delivered.succeed(DAG, run)
     # The run, plan, seal, push and close succeeded; no second round was needed.
     expect(page.get_by_text("Success", exact=True)).to_have_count(5)
-    found = stack.rows("SELECT tag, sequence_nr FROM orders WHERE persistence_id = 'by-browser' ORDER BY sequence_nr")
+    found = stack.rows(
+        "SELECT tag, sequence_nr FROM orders WHERE persistence_id = 'by-browser' ORDER BY sequence_nr"
+    )
     assert list(found) == [("order", number) for number in range(1, 6)]
 
 
@@ -134,13 +150,21 @@ FORMS = [*(f"views_{name}_orders" for name in ("truncate", "rebucket", "migrate"
 OTHER_FORMS = [
     *("deliver_orders", "audit_orders", "ttl_cleanup_orders", "erase_orders"),
     *(f"views_{name}_orders" for name in ("rebuild", "delete", "pids", "tags")),
-    *("replicate_carts", "purge_expired_carts", "deliver_products", "dedup_expire_products", "dedup_rekey_products"),
+    *(
+        "replicate_carts",
+        "purge_expired_carts",
+        "deliver_products",
+        "dedup_expire_products",
+        "dedup_rekey_products",
+    ),
 ]
 
 
 @pytest.mark.parametrize("dag", [*FORMS, *(pytest.param(dag, marks=pytest.mark.long) for dag in OTHER_FORMS)])
 def test_form_is_triggered_as_it_opens(page, delivered, dag):
-    """Trigger each form with its defaults, which the browser accepts; the run of the paused DAG waits and is deleted."""
+    """Trigger each form with its defaults, which the browser accepts; the run of the paused DAG waits and is
+    deleted.
+    """
     paused = delivered.call("GET", f"/dags/{dag}")["is_paused"]
     delivered.api.pause(dag, True)
     page.goto(f"/dags/{dag}")

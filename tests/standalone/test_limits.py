@@ -10,12 +10,16 @@ ERASE = "erase_orders"
 
 
 def test_delivered_files_are_kept_from_others(delivered):
-    """Check plans, sealed batches, Spark's files, pages, reports and task logs: files have 0640, folders 0750."""
+    """Check plans, sealed batches, Spark's files, pages, reports and task logs: files have 0640, folders
+    0750.
+    """
     data, logs = delivered.places.config.parent / "data", delivered.airflow.home / "logs"
     written = [path for folder in (data, logs) for path in (folder, *folder.rglob("*"))]
     assert {".parquet", ".json", ".html", ".log"} <= {path.suffix for path in written if path.is_file()}
     modes = {str(path): stat.filemode(path.lstat().st_mode) for path in written if not path.is_symlink()}
-    assert {path: mode for path, mode in modes.items() if mode not in ("-rw-r-----", "drwxr-x---", "-rw-------")} == {}
+    assert {
+        path: mode for path, mode in modes.items() if mode not in ("-rw-r-----", "drwxr-x---", "-rw-------")
+    } == {}
 
 
 def test_task_of_job_links_to_its_report(delivered):
@@ -34,9 +38,16 @@ def test_params_naming_foreign_files_are_refused(stack, delivered):
     key.write_text(secret)
     (inputs / "link").symlink_to(key)
     (inputs / "ids").write_text("nobody\n")
-    named = {"/proc/self/environ": "is not read", str(key): "is not read", "../key": "is not read", "link": "is not read"}
+    named = {
+        "/proc/self/environ": "is not read",
+        str(key): "is not read",
+        "../key": "is not read",
+        "link": "is not read",
+    }
     named["ids"] = "nobody knows any of the 1 persistence ids (the first: 'nobody')"
-    runs = {delivered.api.trigger(ERASE, {"persistence_ids_file": name}): said for name, said in named.items()}
+    runs = {
+        delivered.api.trigger(ERASE, {"persistence_ids_file": name}): said for name, said in named.items()
+    }
     delivered.api.pause(ERASE, False)
     for run, said in runs.items():
         assert delivered.wait(ERASE, run) == "failed"

@@ -1,4 +1,6 @@
-"""A Kafka Journal in a real Airflow is replicated and purged of expired ids, and without new records no Spark starts."""
+"""A Kafka Journal in a real Airflow is replicated and purged of expired ids, and without new records no Spark
+starts.
+"""
 
 from tests.support.kafka import Topic, create
 

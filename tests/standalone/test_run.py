@@ -1,4 +1,6 @@
-"""bin/run as a person starts it: it delivers, reports, stays up and leaves no process; a second start delivers nothing twice."""
+"""bin/run as a person starts it: it delivers, reports, stays up and leaves no process; a second start
+delivers nothing twice.
+"""
 
 import json
 import os
@@ -21,7 +23,9 @@ TAG = {
     "type": "object",
     "additionalProperties": False,
     "required": ["tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict"],
-    "properties": {name: {"type": "integer"} for name in ("in_view", "delivered", "held", "batches", "clickhouse_rows")}
+    "properties": {
+        name: {"type": "integer"} for name in ("in_view", "delivered", "held", "batches", "clickhouse_rows")
+    }
     | {name: {"type": "string"} for name in ("tag", "verdict")},
 }
 REPORT = {
@@ -54,7 +58,10 @@ def remaining(home):
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER, "").startswith(home) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get(MARKER, "").startswith(home)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -72,7 +79,9 @@ def test_run_again_delivers_nothing_twice(environment, tmp_path):
     """Start bin/run, stop it with Ctrl-C and run it again; compare both reports."""
     home, report = environment["TAGMILL_HOME"], tmp_path / "report.json"
     command = [ROOT / "bin" / "run", "--report", report]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     watchdog = threading.Timer(900, process.terminate)
     watchdog.start()
     seen = []
@@ -84,7 +93,11 @@ def test_run_again_delivers_nothing_twice(environment, tmp_path):
     assert process.wait(60) == 0, "".join(seen)
     assert remaining(home) == []
     text = "".join(seen)
-    assert "equals the journal, row for row" in text and "login admin / " in text and "['billing','order']" in text
+    assert (
+        "equals the journal, row for row" in text
+        and "login admin / " in text
+        and "['billing','order']" in text
+    )
     first = json.loads(report.read_text())
     jsonschema.validate(first, REPORT)
     assert first["ok"] and {row["tag"]: row["clickhouse_rows"] for row in first["tags"]} == dict.fromkeys(
@@ -94,7 +107,8 @@ def test_run_again_delivers_nothing_twice(environment, tmp_path):
     assert "built by Tagmill" in text and table_of(text, 1) == table_of(text, 0) != []
     # The topic's duplicates and broken records are left out.
     assert table_of(text, 2) == [
-        "│ products │ 0       │ 6,000     │ 1       │ 6,000           │ 4            │ exactly once; 4 dead letters │".split()
+        "│ products │ 0       │ 6,000     │ 1       │ 6,000           │ 4            │ exactly once; 4 "
+        "dead letters │".split()
     ]
 
     again = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True, timeout=600)
@@ -112,7 +126,11 @@ def test_run_again_delivers_nothing_twice(environment, tmp_path):
 def test_run_server_killed_ends_with_one_line(environment):
     home = Path(environment["TAGMILL_HOME"])
     process = subprocess.Popen(
-        [ROOT / "bin" / "run", "--once"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [ROOT / "bin" / "run", "--once"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     watchdog = threading.Timer(600, process.terminate)
     watchdog.start()
@@ -124,13 +142,19 @@ def test_run_server_killed_ends_with_one_line(environment):
     watchdog.cancel()
     assert process.wait(60) == 75
     assert time.monotonic() - killed < 120  # it does not wait for the retries of its tasks
-    assert len(errors) == 1 and errors[0].startswith("error: cassandra has ended: ") and "Run it again" in errors[0], errors
+    assert (
+        len(errors) == 1
+        and errors[0].startswith("error: cassandra has ended: ")
+        and "Run it again" in errors[0]
+    ), errors
     assert remaining(str(home)) == []
 
 
 def test_run_busy_port_is_one_line(environment, stack):
     environment["TAGMILL_LOCAL_AIRFLOW_PORT"] = str(stack.clickhouse.port)
-    done = subprocess.run([ROOT / "bin" / "run", "--once"], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [ROOT / "bin" / "run", "--once"], env=environment, capture_output=True, text=True, timeout=300
+    )
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert f"airflow: port {stack.clickhouse.port} is in use" in lines[0]

@@ -1,4 +1,6 @@
-"""A plain topic in a real Airflow: a backlog is delivered run by run, each event once; without new records no Spark starts."""
+"""A plain topic in a real Airflow: a backlog is delivered run by run, each event once; without new records no
+Spark starts.
+"""
 
 import json
 

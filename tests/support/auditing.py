@@ -1,4 +1,6 @@
-"""Load several fixture cases into one journal, so that one delivery and one audit cover them all; read what an audit found."""
+"""Load several fixture cases into one journal, so that one delivery and one audit cover them all; read what
+an audit found.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +24,9 @@ KEYS = {
 
 
 def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
-    """Create a keyspace with the rows of all these cases; a case's name prefixes its persistence_ids: 'gap-first/o-000003'."""
+    """Create a keyspace with the rows of all these cases; a case's name prefixes its persistence_ids:
+    'gap-first/o-000003'.
+    """
     for statement in Case(cases[0]).statements(keyspace):
         session.execute(statement)
     for table in TABLES:
@@ -47,11 +51,15 @@ def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
     """Audit the only pipeline, and return the report."""
     name = only(settings)
     ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
-    known_to_spark(settings, name, spark, ("messages", settings.pipeline(name).view_table, "metadata"), ledger)
+    known_to_spark(
+        settings, name, spark, ("messages", settings.pipeline(name).view_table, "metadata"), ledger
+    )
     return audit(settings, name, owner=OWNER, spark=spark, **options)
 
 
 def findings(settings: Settings, report: AuditReport) -> list[dict[str, Any]]:
     """Read all staged findings of an audit."""
-    rows: list[dict[str, Any]] = pq.read_table(Path(settings.storage.root) / report.folder / "findings").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(
+        Path(settings.storage.root) / report.folder / "findings"
+    ).to_pylist()
     return rows

@@ -58,7 +58,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         BILLION + "00",
         "more values",
     ),
-    "10⁹ fixed of no bytes": ({"type": "array", "items": {**FIXED, "size": 0}}, BILLION + "00", "more values than"),
+    "10⁹ fixed of no bytes": (
+        {"type": "array", "items": {**FIXED, "size": 0}},
+        BILLION + "00",
+        "more values than",
+    ),
     "10⁹ strings": ({"type": "array", "items": "string"}, BILLION + "00", "more values than"),
     "10⁹ entries": ({"type": "map", "values": "null"}, BILLION + "00", "more values than"),
 }

@@ -32,7 +32,9 @@ def load_messages(session: Any, case: str, keyspace: str, after: int, until: int
     """Write those rows of a case's messages with after < sequence_nr <= until."""
     table = Case(case).table("messages")
     names = table.column_names
-    insert = session.prepare(f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})")
+    insert = session.prepare(
+        f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+    )
     values = []
     for row in table.to_pylist():
         if after < row["sequence_nr"] <= until:
@@ -49,11 +51,20 @@ def recorded(case: str, table: str) -> list[dict[str, Any]]:
 
 def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort rows of tag_views or tag_write_progress by tag, persistence_id and tag_pid_sequence_nr."""
-    return sorted(found, key=lambda row: (row.get("tag_name", row.get("tag")), row["persistence_id"], row["tag_pid_sequence_nr"]))
+    return sorted(
+        found,
+        key=lambda row: (
+            row.get("tag_name", row.get("tag")),
+            row["persistence_id"],
+            row["tag_pid_sequence_nr"],
+        ),
+    )
 
 
 def records(stack: Any, keyspace: str) -> list[dict[str, Any]]:
-    """Return Tagmill's view_progress rows of a journal, sorted by persistence_id, without the number of the build."""
+    """Return Tagmill's view_progress rows of a journal, sorted by persistence_id, without the number of the
+    build.
+    """
     found = stack.session.execute("SELECT * FROM tagmill_test.view_progress")
     chosen = [row._asdict() for row in found if row.journal == keyspace]
     for row in chosen:

@@ -29,7 +29,9 @@ class Authority:
         self.file.write_bytes(self.pem)
 
     def issue(self, *names: str) -> tuple[Path, Path]:
-        """Make a certificate for addresses or host names; return the files of the certificate and of its key."""
+        """Make a certificate for addresses or host names; return the files of the certificate and of its
+        key.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(names[0]), key.public_key(), names, False)
         files = self.folder / f"{names[0]}.pem", self.folder / f"{names[0]}.key"
@@ -39,14 +41,20 @@ class Authority:
         return files
 
     def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: tuple[str, ...] | None, is_authority: bool
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        names: tuple[str, ...] | None,
+        is_authority: bool,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=1)
         builder = x509.CertificateBuilder(self.name, subject, key, x509.random_serial_number(), begin, end)
         builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
         if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
+            )
         return builder.sign(self.key, hashes.SHA256())
 
 
@@ -63,7 +71,9 @@ def _alternative(name: str) -> x509.GeneralName:
 
 @contextmanager
 def tls_server(certificate: tuple[Path, Path], clients_of: Path | None = None) -> Iterator[int]:
-    """Serve TLS on a port of 127.0.0.1, and yield the port; with `clients_of`, only clients with a certificate of that authority."""
+    """Serve TLS on a port of 127.0.0.1, and yield the port; with `clients_of`, only clients with a
+    certificate of that authority.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     if clients_of:

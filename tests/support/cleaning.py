@@ -1,4 +1,6 @@
-"""Clean up on the test stack: write what an audit would have proven, change configurations in place, read what a cleanup left."""
+"""Clean up on the test stack: write what an audit would have proven, change configurations in place, read
+what a cleanup left.
+"""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -29,9 +31,13 @@ def audited(settings: Settings, pipeline: str, *, agrees: bool = True) -> None:
         keys = [key for key in views.partitions() if key[0] in chosen.tags]
         rows = [rows for rows, _ in views.written(keys)]
         cassandra.write_many(
-            f"INSERT INTO {settings.cassandra.ledger_keyspace}.audited_buckets (pipeline, tag, timebucket, audit, audited_at, rows, agrees)"
+            f"INSERT INTO {settings.cassandra.ledger_keyspace}.audited_buckets (pipeline, tag, "
+            "timebucket, audit, audited_at, rows, agrees)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            ((pipeline, *key, number, at, there, agrees, number) for key, there in zip(keys, rows, strict=True)),
+            (
+                (pipeline, *key, number, at, there, agrees, number)
+                for key, there in zip(keys, rows, strict=True)
+            ),
         )
 
 
@@ -39,7 +45,12 @@ def never_audited(settings: Settings, pipeline: str, tag: str) -> None:
     """Delete the audited_buckets rows of a tag."""
     with Cassandra(settings.cassandra) as cassandra:
         table = f"{settings.cassandra.ledger_keyspace}.audited_buckets"
-        cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP ? WHERE pipeline = ? AND tag = ?", next(_audits), pipeline, tag)
+        cassandra.execute(
+            f"DELETE FROM {table} USING TIMESTAMP ? WHERE pipeline = ? AND tag = ?",
+            next(_audits),
+            pipeline,
+            tag,
+        )
 
 
 def cleaned(settings: Settings, *, delete: bool = True) -> dict[str, Any]:
@@ -55,7 +66,9 @@ def reasons(done: dict[str, Any]) -> dict[tuple[str, str], int]:
 def partitions(settings: Settings, pipeline: str) -> dict[tuple[str, int], int]:
     """Count the view's stored rows by tag and timebucket."""
     with Cassandra(settings.cassandra) as cassandra:
-        rows = cassandra.execute(f"SELECT tag_name, timebucket FROM {settings.pipeline(pipeline).keyspace}.tag_views")
+        rows = cassandra.execute(
+            f"SELECT tag_name, timebucket FROM {settings.pipeline(pipeline).keyspace}.tag_views"
+        )
     return dict(Counter((row.tag_name, row.timebucket) for row in rows))
 
 
@@ -67,7 +80,9 @@ def records(settings: Settings, pipeline: str) -> dict[tuple[str, int], tuple[st
         for tag in chosen.tags:
             for row in cassandra.execute(
                 f"SELECT timebucket, state, rows FROM {settings.cassandra.ledger_keyspace}.cleaned_buckets"
-                " WHERE journal = ? AND tag = ?", chosen.keyspace, tag,
-            ):  # fmt: skip
+                " WHERE journal = ? AND tag = ?",
+                chosen.keyspace,
+                tag,
+            ):
                 found[tag, row.timebucket] = (row.state, row.rows)
     return found

@@ -1,4 +1,6 @@
-"""Run the `tagmill` command in its own process group, where it can be paused at a named checkpoint, frozen and killed."""
+"""Run the `tagmill` command in its own process group, where it can be paused at a named checkpoint, frozen
+and killed.
+"""
 
 import os
 import signal
@@ -26,7 +28,9 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The single error line at the end of stderr; lines of the log and of Spark's start may precede it."""
+        """The single error line at the end of stderr; lines of the log and of Spark's start may precede
+        it.
+        """
         lines = [line for line in self.err.splitlines() if line.strip()]
         assert "Traceback" not in self.err, self.err
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
@@ -48,26 +52,36 @@ class Command:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, "--config", str(config), *arguments],
-                env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=ROOT,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd=ROOT,
+            )
 
     def paused(self) -> "Command":
         """Wait until the command has reached its checkpoint, and return the command."""
         end = time.monotonic() + SECONDS
         while not self.pause_file.exists():
             assert self.process.poll() is None, f"ended before {self.instant}: {self.ended()}"
-            assert time.monotonic() < end, f"{self.instant} was not reached in {SECONDS} s: {self._err.read_text()}"
+            assert time.monotonic() < end, (
+                f"{self.instant} was not reached in {SECONDS} s: {self._err.read_text()}"
+            )
             time.sleep(0.05)
         return self
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole group, including its JVM, and wait until none of its processes is left."""
+        """Send SIGKILL to the whole group, including its JVM, and wait until none of its processes is
+        left.
+        """
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._gone()
 
     def interrupt(self, number: signal.Signals, after: float = 0.5, *, group: bool) -> Ended:
-        """Let the command go on for `after` seconds, send it a signal, and wait until all its processes have ended.
+        """Let the command go on for `after` seconds, send it a signal, and wait until all its processes have
+        ended.
 
         With `group`, the signal goes to all processes of the group, as a terminal does.
         """
@@ -106,7 +120,9 @@ class Command:
         end = time.monotonic() + SECONDS
         while self.process.poll() is None:
             self.pause_file.unlink(missing_ok=True)
-            assert time.monotonic() < end, f"{self.arguments} did not end in {SECONDS} s: {self._err.read_text()}"
+            assert time.monotonic() < end, (
+                f"{self.arguments} did not end in {SECONDS} s: {self._err.read_text()}"
+            )
             time.sleep(0.05)
         return self.ended()
 
@@ -118,7 +134,10 @@ class Command:
         left = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == str(self.pause_file.parent) and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK) == str(self.pause_file.parent)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     left.append(" ".join(process.cmdline())[:200])
             except (psutil.Error, OSError):
                 continue

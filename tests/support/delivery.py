@@ -1,4 +1,6 @@
-"""Deliver a pipeline on the test stack, and read the results: rows in ClickHouse, sealed files, holds, findings."""
+"""Deliver a pipeline on the test stack, and read the results: rows in ClickHouse, sealed files, holds,
+findings.
+"""
 
 import json
 import re
@@ -30,7 +32,9 @@ OWNER = f"cli/{socket.gethostname()}/{2**30}/1"
 
 
 class Row(NamedTuple):
-    """A row of the destination: the columns of tag_views under the destination's names; `event_time` in ticks."""
+    """A row of the destination: the columns of tag_views under the destination's names; `event_time` in
+    ticks.
+    """
 
     tag: str
     persistence_id: str
@@ -53,7 +57,13 @@ class Row(NamedTuple):
 def as_row(record: dict[str, Any], *, late: int = 0) -> Row:
     """Return the row that a row of tag_views has to become in ClickHouse."""
     offset = str(record["timestamp"])
-    columns = {**record, "tag": record["tag_name"], "offset": offset, "event_time": ticks(UUID(offset)), "late": late}
+    columns = {
+        **record,
+        "tag": record["tag_name"],
+        "offset": offset,
+        "event_time": ticks(UUID(offset)),
+        "late": late,
+    }
     return Row(**{name: columns[name] for name in Row._fields})
 
 
@@ -63,8 +73,12 @@ def only(settings: Settings) -> str:
     return name
 
 
-def deliver(settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **options: Any) -> list[dict[str, Any]]:
-    """Plan, seal, push and close runs until nothing is left to do (a re-read: once); return each run's result."""
+def deliver(
+    settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **options: Any
+) -> list[dict[str, Any]]:
+    """Plan, seal, push and close runs until nothing is left to do (a re-read: once); return each run's
+    result.
+    """
     done: list[dict[str, Any]] = []
     while True:
         planned = steps.plan(settings, pipeline, owner=OWNER, **options)
@@ -86,11 +100,16 @@ def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any
 
 
 def known_to_spark(
-    settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = (), ledger: Sequence[str] = ("progress",)
+    settings: Settings,
+    pipeline: str,
+    spark: Any,
+    journal: Sequence[str] = (),
+    ledger: Sequence[str] = ("progress",),
 ) -> None:
     """Wait until the Spark session that all tests share knows the tables.
 
-    `journal` names the journal's tables to wait for; without it, the view's table. `ledger` names those of the ledger.
+    `journal` names the journal's tables to wait for; without it, the view's table. `ledger` names those of
+    the ledger.
     """
     chosen = settings.pipeline(pipeline)
     connector.await_tables(spark, chosen.keyspace, dict.fromkeys(journal or (chosen.view_table,), ()))
@@ -115,7 +134,10 @@ def clickhouse_rows(settings: Settings, table: str) -> list[Row]:
     with ClickHouse(settings.clickhouse) as clickhouse:
         rows = [Row(*row) for row in clickhouse.rows(f"SELECT {columns} FROM `{table}`")]
     return sorted(
-        row._replace(event=bytes.fromhex(str(row.event)), meta=None if row.meta is None else bytes.fromhex(str(row.meta)))
+        row._replace(
+            event=bytes.fromhex(str(row.event)),
+            meta=None if row.meta is None else bytes.fromhex(str(row.meta)),
+        )
         for row in rows
     )
 
@@ -134,20 +156,25 @@ def manifests(settings: Settings, pipeline: str) -> list[Manifest]:
 
 
 def in_order(settings: Settings, pipeline: str) -> list[tuple[str, str, int, int, str]]:
-    """Return (tag, persistence_id, number, late, offset) of all batches' rows, in the order in which they were pushed."""
+    """Return (tag, persistence_id, number, late, offset) of all batches' rows, in the order in which they
+    were pushed.
+    """
     found = []
     for manifest in manifests(settings, pipeline):
         for batch in manifest.batches:
             table = pq.read_table(
-                Path(settings.storage.root) / batch.file, partitioning=None,
+                Path(settings.storage.root) / batch.file,
+                partitioning=None,
                 columns=["tag", "persistence_id", "tag_pid_sequence_nr", "late", "offset"],
-            )  # fmt: skip
+            )
             found += [tuple(row.values()) for row in table.to_pylist()]
     return found
 
 
 def assert_in_order(settings: Settings, pipeline: str) -> None:
-    """Assert that, except for late rows, the numbers of each tag and persistence_id were pushed in rising order."""
+    """Assert that, except for late rows, the numbers of each tag and persistence_id were pushed in rising
+    order.
+    """
     last: dict[tuple[str, str], int] = {}
     for tag, persistence_id, number, late, _ in in_order(settings, pipeline):
         if not late:
@@ -158,7 +185,10 @@ def assert_in_order(settings: Settings, pipeline: str) -> None:
 def holds(settings: Settings, pipeline: str) -> dict[tuple[str, str], HoldRow]:
     """Return the open holds by (tag, persistence_id)."""
     with Ledger(settings.cassandra) as ledger:
-        return {(row.tag, row.persistence_id): row for row in ledger.delivered.holds(pipeline, settings.pipeline(pipeline).tags)}
+        return {
+            (row.tag, row.persistence_id): row
+            for row in ledger.delivered.holds(pipeline, settings.pipeline(pipeline).tags)
+        }
 
 
 def state(settings: Settings, pipeline: str, run: int) -> str:

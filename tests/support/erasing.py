@@ -17,7 +17,9 @@ def erased(settings: Settings, ids: Iterable[str], *, delete: bool = True) -> di
 
 
 def left(session: Any, settings: Settings, text: str, *keyspaces: str) -> list[str]:
-    """Return where the text occurs: tables of these keyspaces and of the ledger, files below the storage root, destinations."""
+    """Return where the text occurs: tables of these keyspaces and of the ledger, files below the storage
+    root, destinations.
+    """
     return [
         *_tables(session, text, [*keyspaces, settings.cassandra.ledger_keyspace]),
         *_files(Path(settings.storage.root), text),
@@ -31,16 +33,22 @@ def left(session: Any, settings: Settings, text: str, *keyspaces: str) -> list[s
 
 def _tables(session: Any, text: str, keyspaces: Iterable[str]) -> Iterator[str]:
     for keyspace in keyspaces:
-        found = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
+        found = session.execute(
+            "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
+        )
         for table in [row.table_name for row in found]:
             if _has(session.execute(f"SELECT * FROM {keyspace}.{table}"), text):
                 yield f"{keyspace}.{table}"
 
 
 def _files(root: Path, text: str) -> Iterator[str]:
-    """Yield the files that contain the text, as plain bytes or in a value of a Parquet file, which is compressed."""
+    """Yield the files that contain the text, as plain bytes or in a value of a Parquet file, which is
+    compressed.
+    """
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
-        compressed = file.suffix == ".parquet" and _has(pq.read_table(file, partitioning=None).to_pylist(), text)
+        compressed = file.suffix == ".parquet" and _has(
+            pq.read_table(file, partitioning=None).to_pylist(), text
+        )
         if text.encode() in file.read_bytes() or compressed:
             yield str(file.relative_to(root))
 

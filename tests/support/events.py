@@ -1,4 +1,6 @@
-"""Write events as the plugin does, and as it never would: into messages, into tag_views, or into only one of the two."""
+"""Write events as the plugin does, and as it never would: into messages, into tag_views, or into only one of
+the two.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -35,7 +37,9 @@ def offset_at(at_ticks: int, node: int = 1) -> UUID:
     return UUID(fields=(time & 0xFFFFFFFF, time >> 32 & 0xFFFF, 0x1000 | time >> 48, 0x80, 0x01, node))
 
 
-def event(persistence_id: str, number: int, moment: datetime, tag: str = "t", **columns: Any) -> dict[str, Any]:
+def event(
+    persistence_id: str, number: int, moment: datetime, tag: str = "t", **columns: Any
+) -> dict[str, Any]:
     """Return one row of tag_views; sequence_nr is the number unless given."""
     at = columns.pop("timestamp", None) or offset(moment)
     record = {
@@ -57,7 +61,9 @@ def event(persistence_id: str, number: int, moment: datetime, tag: str = "t", **
     return {**record, **columns}
 
 
-def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: str = "t", **columns: Any) -> list[dict[str, Any]]:
+def events(
+    persistence_id: str, numbers: Iterable[int], begin: datetime, tag: str = "t", **columns: Any
+) -> list[dict[str, Any]]:
     """Return events with these numbers, each `number` seconds after `begin`."""
     return [event(persistence_id, number, begin + number * SECOND, tag, **columns) for number in numbers]
 
@@ -65,8 +71,15 @@ def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: st
 class Journal:
     """A journal keyspace on the test Cassandra."""
 
-    def __init__(self, session: Session, keyspace: str, view_table: str = "tag_views", messages_table: str = "messages") -> None:
-        self.session, self.keyspace, self.view_table, self.messages_table = session, keyspace, view_table, messages_table
+    def __init__(
+        self, session: Session, keyspace: str, view_table: str = "tag_views", messages_table: str = "messages"
+    ) -> None:
+        self.session, self.keyspace, self.view_table, self.messages_table = (
+            session,
+            keyspace,
+            view_table,
+            messages_table,
+        )
 
     def create(self, cassandra: Cassandra) -> "Journal":
         """Create the plugin's tables, and return this journal."""
@@ -74,7 +87,10 @@ class Journal:
         return self
 
     def view(self, records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
-        """Write rows into the view; nulls stay unset. `written_at` is the write time in microseconds (default: now)."""
+        """Write rows into the view; nulls stay unset.
+
+        `written_at` is the write time in microseconds (default: now).
+        """
         self._insert(self.view_table, list(VIEW_COLUMNS), records, written_at)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
@@ -104,13 +120,15 @@ class Journal:
         key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
         where = " AND ".join(f"{name} = %s" for name in key)
         self.session.execute(
-            f"DELETE FROM {self.keyspace}.{self.view_table} WHERE {where}", [_uuid(name, record[name]) for name in key]
+            f"DELETE FROM {self.keyspace}.{self.view_table} WHERE {where}",
+            [_uuid(name, record[name]) for name in key],
         )
 
     def deleted_to(self, persistence_id: str, sequence_nr: int) -> None:
         """Write the metadata row that the plugin writes when it deletes events."""
         self.session.execute(
-            f"INSERT INTO {self.keyspace}.metadata (persistence_id, deleted_to) VALUES (%s, %s)", (persistence_id, sequence_nr)
+            f"INSERT INTO {self.keyspace}.metadata (persistence_id, deleted_to) VALUES (%s, %s)",
+            (persistence_id, sequence_nr),
         )
 
     def rows(self, persistence_id: str | None = None) -> list[dict[str, Any]]:
@@ -119,12 +137,22 @@ class Journal:
         found = self.session.execute(f"SELECT {', '.join(names)} FROM {self.keyspace}.{self.view_table}")
         rows = [dict(zip(names, row, strict=True)) for row in found]
         chosen = [row for row in rows if persistence_id in (None, row["persistence_id"])]
-        return sorted(chosen, key=lambda r: (r["tag_name"], r["persistence_id"], r["tag_pid_sequence_nr"], ticks(r["timestamp"])))
+        return sorted(
+            chosen,
+            key=lambda r: (
+                r["tag_name"],
+                r["persistence_id"],
+                r["tag_pid_sequence_nr"],
+                ticks(r["timestamp"]),
+            ),
+        )
 
-    def _insert(self, table: str, names: list[str], records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
+    def _insert(
+        self, table: str, names: list[str], records: Iterable[dict[str, Any]], written_at: int | None = None
+    ) -> None:
         insert = self.session.prepare(
-            f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
-            + (f" USING TIMESTAMP {written_at}" if written_at else "")
+            f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES "
+            f"({', '.join('?' for _ in names)})" + (f" USING TIMESTAMP {written_at}" if written_at else "")
         )
         for record in records:
             values = [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]

@@ -1,17 +1,18 @@
-"""Run the local ClickHouse with faults on demand, to test what happens to an INSERT when the answer, or the server, is lost.
+"""Run the local ClickHouse with faults on demand, to test what happens to an INSERT when the answer, or the
+server, is lost.
 
     POST /_fault {"kind": ..., "match": "INSERT INTO", "times": 1, "ms": 200, "code": 241}    queue a fault
-    POST /_reset                                                                              forget faults and the log
-    GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
+    POST /_reset                                                                              forget faults
+    and the log GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
 
 kind          statement runs   client sees
 error_before  no               500 with exception code (default 241, memory limit)
 drop_before   no               connection closed (clickhouse_connect repeats the request once by itself)
 delay         yes              the answer after ms
-drop_after    yes              connection closed after the commit (the same silent repeat: doubles if nothing deduplicates)
-error_after   yes              500 after the commit (default code 209, timeout)
-kill_during   perhaps          SIGKILL of the server ms after the statement began
-kill_after    yes              SIGKILL after the commit, before the answer
+drop_after    yes              connection closed after the commit (the same silent repeat: doubles if nothing
+deduplicates) error_after   yes              500 after the commit (default code 209, timeout) kill_during
+perhaps          SIGKILL of the server ms after the statement began kill_after    yes              SIGKILL
+after the commit, before the answer
 """
 
 import json
@@ -89,7 +90,9 @@ class FaultyHandler(clickhouse_http.Handler):
         """Run one statement under the fault that was queued for it."""
         fault = take(statement.sql)
         kind = fault.get("kind", "")
-        LOG.append([statement.sql.strip()[:100], statement.parameters.get("insert_deduplication_token", ""), kind])
+        LOG.append(
+            [statement.sql.strip()[:100], statement.parameters.get("insert_deduplication_token", ""), kind]
+        )
         if kind == "delay":
             time.sleep(fault.get("ms", 200) / 1000)
         if kind == "drop_before":

@@ -1,4 +1,6 @@
-"""Clean journals on the test stack, write snapshots as the plugin stores them, and read whole tables to compare."""
+"""Clean journals on the test stack, write snapshots as the plugin stores them, and read whole tables to
+compare.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,7 +17,9 @@ SNAPSHOTS = """CREATE TABLE IF NOT EXISTS {}.snapshots (persistence_id text, seq
     PRIMARY KEY (persistence_id, sequence_nr)) WITH CLUSTERING ORDER BY (sequence_nr DESC)"""
 
 
-def cleaned(settings: Settings, ids: Iterable[str], what: str, *, delete: bool = True, **wanted: Any) -> dict[str, Any]:
+def cleaned(
+    settings: Settings, ids: Iterable[str], what: str, *, delete: bool = True, **wanted: Any
+) -> dict[str, Any]:
     """Run one cleanup of the only pipeline's journal, and return its report."""
     return clean(settings, only(settings), ids, Wanted(What(what), **wanted), owner=OWNER, delete=delete)
 
@@ -28,14 +32,17 @@ def reasons(done: dict[str, Any]) -> list[tuple[str, str, str]]:
 def add_snapshots(session: Any, keyspace: str, persistence_id: str, taken: dict[int, datetime]) -> None:
     """Write snapshots, taken at these times by sequence_nr; create their keyspace and table if missing."""
     session.execute(
-        f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
+        f"'replication_factor': 1}}"
     )
     session.execute(SNAPSHOTS.format(keyspace))
     for sequence_nr, at in taken.items():
         session.execute(
-            f"INSERT INTO {keyspace}.snapshots (persistence_id, sequence_nr, timestamp, ser_id, ser_manifest, snapshot_data)"
-            " VALUES (%s, %s, %s, 1, '', %s)", (persistence_id, sequence_nr, int(at.timestamp() * 1000), b"state"),
-        )  # fmt: skip
+            f"INSERT INTO {keyspace}.snapshots (persistence_id, sequence_nr, timestamp, ser_id, "
+            "ser_manifest, snapshot_data)"
+            " VALUES (%s, %s, %s, 1, '', %s)",
+            (persistence_id, sequence_nr, int(at.timestamp() * 1000), b"state"),
+        )
 
 
 def snapshots(session: Any, keyspace: str) -> dict[str, list[int]]:
@@ -63,6 +70,8 @@ def metadata(session: Any, keyspace: str) -> dict[str, int]:
 def tables(session: Any, keyspace: str, names: Iterable[str] = TABLES) -> dict[str, list[str]]:
     """Return all rows of these tables of a journal, with all columns, as sorted texts."""
     return {
-        name: sorted(repr(sorted(row._asdict().items())) for row in session.execute(f"SELECT * FROM {keyspace}.{name}"))
+        name: sorted(
+            repr(sorted(row._asdict().items())) for row in session.execute(f"SELECT * FROM {keyspace}.{name}")
+        )
         for name in names
     }

@@ -26,10 +26,15 @@ def admin(port: int) -> AdminClient:
 
 
 def create(port: int, topic: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic, also where one of this name was just deleted; return once clients know all its partitions."""
+    """Create a topic, also where one of this name was just deleted; return once clients know all its
+    partitions.
+    """
     client = admin(port)
     for attempt in Retrying(
-        retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True
+        retry=retry_if_exception_type(KafkaException),
+        stop=stop_after_delay(30),
+        wait=wait_fixed(0.2),
+        reraise=True,
     ):
         with attempt:
             _done(client.create_topics([NewTopic(topic, partitions, 1, config=config)]))
@@ -68,7 +73,9 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Topic:
-    """A topic and its producer; every record's timestamp is `step` milliseconds after that of the record before."""
+    """A topic and its producer; every record's timestamp is `step` milliseconds after that of the record
+    before.
+    """
 
     port: int
     name: str
@@ -77,26 +84,43 @@ class Topic:
     _producer: Producer | None = None
 
     def send(
-        self, key: str | bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = (), partition: int = 0
+        self,
+        key: str | bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: int = 0,
     ) -> int:
         """Send one record; return its timestamp in milliseconds."""
         if self._producer is None:
             self._producer = Producer(
-                {"bootstrap.servers": f"127.0.0.1:{self.port}", "linger.ms": 5, "log_level": 0, "message.max.bytes": 10**9}
+                {
+                    "bootstrap.servers": f"127.0.0.1:{self.port}",
+                    "linger.ms": 5,
+                    "log_level": 0,
+                    "message.max.bytes": 10**9,
+                }
             )
         self.clock += self.step
-        self._producer.produce(self.name, value, key, partition, timestamp=self.clock, headers=list(headers), on_delivery=_must)
+        self._producer.produce(
+            self.name, value, key, partition, timestamp=self.clock, headers=list(headers), on_delivery=_must
+        )
         self._producer.poll(0)
         return self.clock
 
     @contextmanager
     def transaction(self, *, abort: bool = False) -> Iterator[None]:
-        """Send all records of the body in one transaction, whose end takes an offset of its own; `abort` aborts it."""
+        """Send all records of the body in one transaction, whose end takes an offset of its own; `abort`
+        aborts it.
+        """
         self.flush()
         before = self._producer
-        self._producer = Producer({
-            "bootstrap.servers": f"127.0.0.1:{self.port}", "transactional.id": f"t-{uuid.uuid4().hex[:8]}", "log_level": 0
-        })  # fmt: skip
+        self._producer = Producer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{self.port}",
+                "transactional.id": f"t-{uuid.uuid4().hex[:8]}",
+                "log_level": 0,
+            }
+        )
         self._producer.init_transactions(30)
         self._producer.begin_transaction()
         try:
@@ -109,7 +133,10 @@ class Topic:
     def grow(self, partitions: int) -> None:
         """Raise the number of partitions to `partitions`; return once clients know them."""
         self.flush()
-        client, self._producer = admin(self.port), None  # the old producer would learn of the new partitions only later
+        client, self._producer = (
+            admin(self.port),
+            None,
+        )  # the old producer would learn of the new partitions only later
         _done(client.create_partitions([NewPartitions(self.name, partitions)]))
         _until(lambda: len(_partitions(client, self.name)) == partitions)
 
@@ -121,11 +148,22 @@ class Topic:
     # -- actions of a Kafka Journal
 
     def append(
-        self, key: str, events: Sequence[tuple[int, Any]], *, partition: int = 0, expire_after: str | None = None, tags: Sequence[str] = (),
-        origin: str | None = "app", headers: Sequence[tuple[str, bytes]] = (),
-    ) -> int:  # fmt: skip
-        """Send an append of events, given as (sequence number, JSON payload), in the JSON form; return its timestamp."""
-        value: dict[str, Any] = {"events": [{"seqNr": n, "tags": list(tags), "payload": payload} for n, payload in events]}
+        self,
+        key: str,
+        events: Sequence[tuple[int, Any]],
+        *,
+        partition: int = 0,
+        expire_after: str | None = None,
+        tags: Sequence[str] = (),
+        origin: str | None = "app",
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> int:
+        """Send an append of events, given as (sequence number, JSON payload), in the JSON form; return its
+        timestamp.
+        """
+        value: dict[str, Any] = {
+            "events": [{"seqNr": n, "tags": list(tags), "payload": payload} for n, payload in events]
+        }
         if expire_after:
             value["metadata"] = {"expireAfter": expire_after}
         action = append_header(events[0][0], events[-1][0], origin=origin)
@@ -150,10 +188,14 @@ def header(**action: Any) -> tuple[str, bytes]:
 
 
 def append_header(first: int, last: int, payload_type: str = "json", **more: Any) -> tuple[str, bytes]:
-    return header(append={"range": {"from": first, "to": last}, "payloadType": payload_type, "metadata": {}, **more})
+    return header(
+        append={"range": {"from": first, "to": last}, "payloadType": payload_type, "metadata": {}, **more}
+    )
 
 
-def binary(events: Sequence[tuple[int, Sequence[str], int, bytes]], version: int = 1, metadata: Any = None) -> bytes:
+def binary(
+    events: Sequence[tuple[int, Sequence[str], int, bytes]], version: int = 1, metadata: Any = None
+) -> bytes:
     """Return the binary form of events, given as (sequence number, tags, payload kind, payload)."""
 
     def sized(content: bytes) -> bytes:
@@ -191,24 +233,40 @@ class KafkaJournal:
         wanted = {"topic_prefixes": [f"{self.name}-"], "keyspace": self.name, "lease_seconds": 30, **keys}
         conf = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in spark_conf.items())
         lines = [
-            "[cassandra]", f"port = {self.stack.cassandra.port}", 'ledger_keyspace = "tagmill_test"', "[clickhouse]",
-            f"port = {self.stack.clickhouse.port}", "[kafka]",
-            f'bootstrap_servers = ["127.0.0.1:{self.port}"]', "request_timeout_seconds = 10", "[spark]",
-            'driver_memory = "1g"', f"jars = {json.dumps(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
-            f"conf = {{ {conf} }}", "[storage]", 'root = "data"', f"[pipelines.{self.name}]", 'kind = "kafka_journal"',
+            "[cassandra]",
+            f"port = {self.stack.cassandra.port}",
+            'ledger_keyspace = "tagmill_test"',
+            "[clickhouse]",
+            f"port = {self.stack.clickhouse.port}",
+            "[kafka]",
+            f'bootstrap_servers = ["127.0.0.1:{self.port}"]',
+            "request_timeout_seconds = 10",
+            "[spark]",
+            'driver_memory = "1g"',
+            f"jars = {json.dumps(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
+            f"conf = {{ {conf} }}",
+            "[storage]",
+            'root = "data"',
+            f"[pipelines.{self.name}]",
+            'kind = "kafka_journal"',
             *(f"{key} = {json.dumps(value)}" for key, value in wanted.items()),
-        ]  # fmt: skip
+        ]
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return Settings.load(self.file)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of journal in the order of id, topic, segment, seq_nr and timestamp."""
         found = [row._asdict() for row in self.stack.session.execute(f"SELECT * FROM {self.name}.journal")]
-        return sorted(found, key=lambda row: (row["id"], row["topic"], row["segment"], row["seq_nr"], row["timestamp"]))
+        return sorted(
+            found, key=lambda row: (row["id"], row["topic"], row["segment"], row["seq_nr"], row["timestamp"])
+        )
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return the rows of metajournal by id."""
-        return {row.id: row._asdict() for row in self.stack.session.execute(f"SELECT * FROM {self.name}.metajournal")}
+        return {
+            row.id: row._asdict()
+            for row in self.stack.session.execute(f"SELECT * FROM {self.name}.metajournal")
+        }
 
     def pointers(self) -> dict[tuple[str, int], int]:
         found = self.stack.session.execute(f"SELECT topic, partition, offset FROM {self.name}.pointer2")

@@ -1,4 +1,6 @@
-"""Create a journal as plugins before 0.80 kept it: the fixture legacy-tags, in that time's tables and materialized views."""
+"""Create a journal as plugins before 0.80 kept it: the fixture legacy-tags, in that time's tables and
+materialized views.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -38,21 +40,28 @@ def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -
 
     One further persistence id, 'deleted', has only deleted events.
     """
-    session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': '1'}}")
+    session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
+        f"'replication_factor': '1'}}"
+    )
     session.execute(MESSAGES.format(keyspace, META if meta else ""))
     session.execute(SNAPSHOTS.format(keyspace))
     for number in range(1, views + 1):
         session.execute(VIEW.format(keyspace, number))
     table = Case(CASE).table("messages").drop_columns(["tags", "meta", "meta_ser_id", "meta_ser_manifest"])
     names = table.column_names
-    insert = session.prepare(f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})")
+    insert = session.prepare(
+        f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+    )
     values = []
     for row in table.to_pylist():
         row["timestamp"] = UUID(row["timestamp"])
         values.append(tuple(UNSET_VALUE if row[name] is None else row[name] for name in names))
     for success, outcome in execute_concurrent_with_args(session, insert, values):
         assert success, outcome
-    session.execute(f"INSERT INTO {keyspace}.messages (persistence_id, partition_nr, used) VALUES ('deleted', 0, true)")
+    session.execute(
+        f"INSERT INTO {keyspace}.messages (persistence_id, partition_nr, used) VALUES ('deleted', 0, true)"
+    )
 
 
 def schema(session: Any, keyspace: str) -> str:

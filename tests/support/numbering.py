@@ -1,4 +1,6 @@
-"""A reference for the rules of numbering, with which the build has to agree: one persistence_id at a time, in plain Python."""
+"""A reference for the rules of numbering, with which the build has to agree: one persistence_id at a time, in
+plain Python.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -24,7 +26,9 @@ class Stand:
 
 
 def build(stand: Stand, journal: list[Event]) -> tuple[dict[tuple[str, int], int], Stand, str | None]:
-    """Return the numbers by (tag, sequence_nr), the new Stand, and why the build stops before the last event (None if it doesn't)."""
+    """Return the numbers by (tag, sequence_nr), the new Stand, and why the build stops before the last event
+    (None if it doesn't).
+    """
     start = max(stand.sequence_nr, stand.deleted_to)
     by_number: dict[int, list[Event]] = defaultdict(list)
     for event in journal:
@@ -33,7 +37,11 @@ def build(stand: Stand, journal: list[Event]) -> tuple[dict[tuple[str, int], int
     upto, reason = start, None
     while upto < max(by_number, default=0):
         found = by_number.get(upto + 1, [])
-        reasons = [event.flaw for event in found if event.flaw] + ["hole"] * (not found) + ["two_writers"] * (len(found) > 1)
+        reasons = (
+            [event.flaw for event in found if event.flaw]
+            + ["hole"] * (not found)
+            + ["two_writers"] * (len(found) > 1)
+        )
         if reasons:
             reason = min(reasons)
             break

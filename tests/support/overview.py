@@ -21,7 +21,11 @@ def page(configuration: Path, home: Path) -> str:
     environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [str(ROOT / "build/venvs/airflow/bin/python"), "-c", SCRIPT, str(configuration)],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -34,7 +34,9 @@ MAPS = {"of_flags": "BOOL", "of_numbers": "INT32", "of_texts": "STRING"}
 
 
 def descriptors() -> bytes:
-    """Return the descriptor set of shop.Wide, with the key's fields and those of WELL_KNOWN, PLAIN and MAPS (to shop.Part)."""
+    """Return the descriptor set of shop.Wide, with the key's fields and those of WELL_KNOWN, PLAIN and MAPS
+    (to shop.Part).
+    """
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="wide.proto", package="shop", syntax="proto3")
     file.dependency.extend(module.DESCRIPTOR.name for module in KNOWN)
@@ -46,22 +48,40 @@ def descriptors() -> bytes:
     number = 0
     for name, kind in ({"project": "STRING", "event_type": "STRING", "product_id": "INT64"} | PLAIN).items():
         number += 1
-        wide.field.add(name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL)
+        wide.field.add(
+            name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL
+        )
     for name, kind in WELL_KNOWN.items():
         number += 1
         of = f".google.protobuf.{kind}"
-        wide.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=of, label=kinds.LABEL_OPTIONAL)
-    wide.field.add(name="state", number=50, type=kinds.TYPE_ENUM, type_name=".shop.State", label=kinds.LABEL_OPTIONAL)
-    wide.field.add(name="part", number=51, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL)
-    wide.field.add(name="parts", number=52, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_REPEATED)
+        wide.field.add(
+            name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=of, label=kinds.LABEL_OPTIONAL
+        )
+    wide.field.add(
+        name="state", number=50, type=kinds.TYPE_ENUM, type_name=".shop.State", label=kinds.LABEL_OPTIONAL
+    )
+    wide.field.add(
+        name="part", number=51, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL
+    )
+    wide.field.add(
+        name="parts", number=52, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_REPEATED
+    )
     wide.field.add(name="longs", number=53, type=kinds.TYPE_INT64, label=kinds.LABEL_REPEATED)
     for number, (name, kind) in enumerate(MAPS.items(), 60):
         entry = wide.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL)
-        entry.field.add(name="value", number=2, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL)
+        entry.field.add(
+            name="value",
+            number=2,
+            type=kinds.TYPE_MESSAGE,
+            type_name=".shop.Part",
+            label=kinds.LABEL_OPTIONAL,
+        )
         of = f".shop.Wide.{entry.name}"
-        wide.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=of, label=kinds.LABEL_REPEATED)
+        wide.field.add(
+            name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=of, label=kinds.LABEL_REPEATED
+        )
     found = descriptor_pb2.FileDescriptorSet()
     for module in KNOWN:
         module.DESCRIPTOR.CopyToProto(found.file.add())

@@ -1,4 +1,6 @@
-"""Copy a ledger's tables and restore them, as COPY does (current write times) or as a snapshot does (original write times)."""
+"""Copy a ledger's tables and restore them, as COPY does (current write times) or as a snapshot does (original
+write times).
+"""
 
 from typing import Any
 
@@ -9,21 +11,31 @@ Copy = dict[str, list[dict[str, Cell]]]
 
 
 def copy(session: Session, keyspace: str) -> Copy:
-    """Copy all rows of a keyspace: each column's value with its write time, or None for key columns and collections."""
+    """Copy all rows of a keyspace: each column's value with its write time, or None for key columns and
+    collections.
+    """
     return {table: _rows(session, keyspace, table) for table in _columns(session, keyspace)}
 
 
 def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -> None:
-    """Empty the keyspace's tables and insert the copied rows; `own_times` keeps their original write times."""
+    """Empty the keyspace's tables and insert the copied rows; `own_times` keeps their original write
+    times.
+    """
     lose(session, keyspace)
     for table, rows in copied.items():
-        keys = {name for name, kind in _columns(session, keyspace)[table].items() if kind[0] in ("partition_key", "clustering")}
+        keys = {
+            name
+            for name, kind in _columns(session, keyspace)[table].items()
+            if kind[0] in ("partition_key", "clustering")
+        }
         for row in rows:
             # A row with only static columns has no clustering key.
             key = {name: cell[0] for name, cell in row.items() if name in keys and cell[0] is not None}
             others = {name: cell for name, cell in row.items() if name not in keys and cell[0] is not None}
             if not own_times:
-                _insert(session, keyspace, table, key | {name: cell[0] for name, cell in others.items()}, None)
+                _insert(
+                    session, keyspace, table, key | {name: cell[0] for name, cell in others.items()}, None
+                )
             for name, (value, written) in others.items() if own_times else ():
                 _insert(session, keyspace, table, key | {name: value}, written)
 
@@ -60,7 +72,8 @@ def _rows(session: Session, keyspace: str, table: str) -> list[dict[str, Cell]]:
 def _columns(session: Session, keyspace: str) -> dict[str, dict[str, tuple[str, str]]]:
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for row in session.execute(
-        "SELECT table_name, column_name, kind, type FROM system_schema.columns WHERE keyspace_name = %s", [keyspace]
+        "SELECT table_name, column_name, kind, type FROM system_schema.columns WHERE keyspace_name = %s",
+        [keyspace],
     ):
         found.setdefault(row.table_name, {})[row.column_name] = (row.kind, row.type)
     return found

@@ -1,4 +1,5 @@
-"""Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time; print the total.
+"""Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time;
+print the total.
 
 python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
 """
@@ -34,7 +35,9 @@ NO_TESTS = 5  # pytest's exit status when it collected nothing
 def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the paths per process of a suite, and the options for pytest."""
     named = {"unit": "tests/unit"}
-    paths = [named.get(text, text) for text in arguments if (ROOT / named.get(text, text).split("::")[0]).exists()]
+    paths = [
+        named.get(text, text) for text in arguments if (ROOT / named.get(text, text).split("::")[0]).exists()
+    ]
     options = [text for text in arguments if named.get(text, text) not in paths]
     if not paths:
         paths = [path for suite in SUITES.values() for path in suite if (ROOT / path).is_dir()]
@@ -51,7 +54,11 @@ def dealt(suite: str, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     A suite that is too long for one process and is run whole deals out its modules in turn.
     """
     if suite in PARTS and list(paths) == list(SUITES[suite]):
-        modules = [str(module.relative_to(ROOT)) for path in paths for module in sorted((ROOT / path).rglob("test_*.py"))]
+        modules = [
+            str(module.relative_to(ROOT))
+            for path in paths
+            for module in sorted((ROOT / path).rglob("test_*.py"))
+        ]
         yield from ((f"{suite}-{part + 1}", modules[part :: PARTS[suite]]) for part in range(PARTS[suite]))
     elif paths:
         yield suite, list(paths)
@@ -73,7 +80,10 @@ def failed(junit: ET.Element) -> Iterator[str]:
     """
     for case in junit.iter("testcase"):
         for outcome in (*case.findall("failure"), *case.findall("error")):
-            yield f"{case.get('classname', '')}::{case.get('name', '')}: {' '.join(outcome.get('message', '').split())[:MOST_SAID]}"
+            yield (
+                f"{case.get('classname', '')}::{case.get('name', '')}: "
+                f"{' '.join(outcome.get('message', '').split())[:MOST_SAID]}"
+            )
 
 
 def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
@@ -82,7 +92,9 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
     report.unlink(missing_ok=True)
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
     command = [python, "-m", "pytest", "-v", "--durations=10", f"--junit-xml={report}", *options, *paths]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(f"{suite:<13} {line}", end="", flush=True)
@@ -109,7 +121,8 @@ def main(arguments: Sequence[str]) -> int:
     passed = total["tests"] - bad - total["skipped"]
     seconds = time.monotonic() - began
     print(
-        f"=== total: {passed} passed, {bad} failed, {total['skipped']} skipped in {seconds:.0f} s: {'FAILED' if status else 'ok'}"
+        f"=== total: {passed} passed, {bad} failed, {total['skipped']} skipped in {seconds:.0f} s: "
+        f"{'FAILED' if status else 'ok'}"
     )
     return status or (0 if total["tests"] else NO_TESTS)
 

@@ -1,4 +1,6 @@
-"""Texts of failures that Spark passes on (shortened real traces), with the Tagmill error that each has to become."""
+"""Texts of failures that Spark passes on (shortened real traces), with the Tagmill error that each has to
+become.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +8,12 @@ from typing import Any
 from tagmill import errors
 
 TASK = (
-    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: "
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 "
+    "times, most recent failure: "
 )
 WORKER = (
-    "\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback (most recent call last):\n"
+    "\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback "
+    "(most recent call last):\n"
     '  File "worker.py", line 1, in write\n    raise guard\n'
 )
 
@@ -29,14 +33,18 @@ class Failure:
 
 def java(text: str) -> str:
     """Return the text of a Java failure with this cause below others, and with lines of its stack."""
-    return f"An error occurred while calling o97.load.\n: {TASK}\n\tat org.apache.spark.A.b(A.scala:1)\nCaused by: {text}\n\t... 4 more\n"
+    return (
+        f"An error occurred while calling o97.load.\n: {TASK}\n\tat "
+        f"org.apache.spark.A.b(A.scala:1)\nCaused by: {text}\n\t... 4 more\n"
+    )
 
 
 DRIVER = "com.datastax.oss.driver.api.core"
 FAILURES = {
     "right to read": Failure(
         java(
-            f"{DRIVER}.servererrors.UnauthorizedException: User reader has no SELECT permission on <table shop.messages> or any of "
+            f"{DRIVER}.servererrors.UnauthorizedException: User reader has no SELECT permission on "
+            "<table shop.messages> or any of "
             "its parents"
         ),
         errors.ConfigurationError,
@@ -48,7 +56,8 @@ FAILURES = {
     ),
     "right to write": Failure(
         java(
-            "java.io.IOException: Failed to write statements to shop.tag_write_progress. The latest exception was\n  User writer "
+            "java.io.IOException: Failed to write statements to shop.tag_write_progress. The latest "
+            "exception was\n  User writer "
             "has no MODIFY permission on <table shop.tag_write_progress> or any of its parents\n"
         ),
         errors.ConfigurationError,
@@ -56,7 +65,8 @@ FAILURES = {
     ),
     "login": Failure(
         java(
-            f"{DRIVER}.auth.AuthenticationException: Authentication error on node: Provided username x and/or password are incorrect"
+            f"{DRIVER}.auth.AuthenticationException: Authentication error on node: Provided username x "
+            "and/or password are incorrect"
         ),
         errors.ConfigurationError,
         ("refused the user name or password",),
@@ -72,13 +82,19 @@ FAILURES = {
         ("(AllNodesFailed)",),
     ),
     "read timeout": Failure(
-        java(f"{DRIVER}.servererrors.ReadTimeoutException: timeout"), errors.StoreUnavailable, ("(ReadTimeout)",)
+        java(f"{DRIVER}.servererrors.ReadTimeoutException: timeout"),
+        errors.StoreUnavailable,
+        ("(ReadTimeout)",),
     ),
     "write timeout": Failure(
-        java(f"{DRIVER}.servererrors.WriteTimeoutException: timeout"), errors.StoreUnavailable, ("(WriteTimeout)",)
+        java(f"{DRIVER}.servererrors.WriteTimeoutException: timeout"),
+        errors.StoreUnavailable,
+        ("(WriteTimeout)",),
     ),
     "connection lost": Failure(
-        java(f"{DRIVER}.connection.ClosedConnectionException: Lost connection"), errors.StoreUnavailable, ("(ClosedConnection)",)
+        java(f"{DRIVER}.connection.ClosedConnectionException: Lost connection"),
+        errors.StoreUnavailable,
+        ("(ClosedConnection)",),
     ),
     "no session": Failure(
         java("java.io.IOException: Failed to open native connection to Cassandra at {127.0.0.1:1}"),
@@ -90,10 +106,18 @@ FAILURES = {
         errors.ConfigurationError,
         ("tls_ca_file of [cassandra]",),
     ),
-    "memory": Failure(java("java.lang.OutOfMemoryError: Java heap space"), errors.SparkEnded, ("raise spark.driver_memory",)),
-    "disk": Failure(java("java.io.IOException: No space left on device"), errors.SparkEnded, ("no space left on its disk",)),
+    "memory": Failure(
+        java("java.lang.OutOfMemoryError: Java heap space"), errors.SparkEnded, ("raise spark.driver_memory",)
+    ),
+    "disk": Failure(
+        java("java.io.IOException: No space left on device"),
+        errors.SparkEnded,
+        ("no space left on its disk",),
+    ),
     "start": Failure(
-        "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", errors.SparkEnded, ("needs Java 17",)
+        "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
+        errors.SparkEnded,
+        ("needs Java 17",),
     ),
     "worker died": Failure(
         java("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"),
@@ -101,12 +125,17 @@ FAILURES = {
         ("a Python worker of Spark ended",),
     ),
     "no table": Failure(
-        java("java.io.IOException: Couldn't find shop.messages or any similarly named keyspace and table pairs"),
+        java(
+            "java.io.IOException: Couldn't find shop.messages or any similarly named keyspace and table pairs"
+        ),
         errors.ConfigurationError,
         ("table shop.messages is not there, or the user may not see it",),
     ),
     "kafka refused": Failure(
-        java("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [orders]"),
+        java(
+            "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access "
+            "topics: [orders]"
+        ),
         errors.ConfigurationError,
         ("Kafka refused Spark (TopicAuthorization)",),
     ),
@@ -117,7 +146,8 @@ FAILURES = {
     ),
     "storage refused": Failure(
         java(
-            "com.amazonaws.services.s3.model.AmazonS3Exception: Forbidden (Service: Amazon S3; Status Code: 403; Error Code: 403)"
+            "com.amazonaws.services.s3.model.AmazonS3Exception: Forbidden (Service: Amazon S3; Status "
+            "Code: 403; Error Code: 403)"
         ),
         errors.ConfigurationError,
         ("may not read or write below storage.root",),
@@ -138,24 +168,28 @@ FAILURES = {
         ("Add it to spark.jars",),
     ),
     "guard in a worker": Failure(
-        f"{WORKER}tagmill.errors.GuardRefused: records went while they were read. Nothing was sealed; run tagmill run abandon\n",
+        f"{WORKER}tagmill.errors.GuardRefused: records went while they were read. Nothing was sealed; "
+        "run tagmill run abandon\n",
         errors.GuardRefused,
         ("records went while they were read. Nothing was sealed; run tagmill run abandon",),
     ),
     "guard in a worker, by the JVM": Failure(
         java(
-            f"org.apache.spark.api.python.PythonException: {WORKER}tagmill.errors.PersistenceIdsRefused: two ids were refused\n"
+            f"org.apache.spark.api.python.PythonException: {WORKER}tagmill.errors.PersistenceIdsRefused: "
+            "two ids were refused\n"
         ),
         errors.PersistenceIdsRefused,
         ("two ids were refused",),
     ),
     "cassandra of a worker": Failure(
-        f"{WORKER}tagmill.errors.StoreUnavailable: Cassandra at h:1 can't be reached. Nothing was done; is it up?\n",
+        f"{WORKER}tagmill.errors.StoreUnavailable: Cassandra at h:1 can't be reached. Nothing was done; "
+        "is it up?\n",
         errors.StoreUnavailable,
         ("did not answer Spark (StoreUnavailable). Nothing was sealed.",),
     ),
     "file of a worker": Failure(
-        f"{WORKER}tagmill.errors.StoreUnavailable: file:///data/x can't be written: disk full. Nothing was committed\n",
+        f"{WORKER}tagmill.errors.StoreUnavailable: file:///data/x can't be written: disk full. Nothing "
+        "was committed\n",
         errors.StoreUnavailable,
         ("file:///data/x can't be written: disk full. Nothing was committed",),
     ),

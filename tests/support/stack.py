@@ -1,4 +1,6 @@
-"""The servers of one test session: in a folder below build/test-stack, on free ports, removed at the end however the session ends."""
+"""The servers of one test session: in a folder below build/test-stack, on free ports, removed at the end
+however the session ends.
+"""
 
 import os
 import random
@@ -21,7 +23,8 @@ from local.processes import MARKER, port_is_free
 FOLDER = ROOT / "build" / "test-stack"
 JARS = Path(os.environ.get("TAGMILL_TEST_JARS") or ROOT / "build" / "jars" / "cassandra")
 KAFKA_JARS = JARS.parent / "kafka"
-# Tests make and drop hundreds of tables, so schema changes aren't flushed (the commit log has them) and code is compiled only once.
+# Tests make and drop hundreds of tables, so schema changes aren't flushed (the commit log has them) and code
+# is compiled only once.
 CASSANDRA_FLAGS = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dcassandra.unsafesystem=true",
     "-Dcassandra.test.flush_local_schema_changes=false",
@@ -32,7 +35,9 @@ _given: set[int] = set()
 
 
 def free_port(beside: int = 0) -> int:
-    """Return a free port below the range of outgoing connections, never the same twice; port + `beside` is free, too."""
+    """Return a free port below the range of outgoing connections, never the same twice; port + `beside` is
+    free, too.
+    """
     while True:
         port = random.randrange(20500, 22500)
         if port not in _given and port_is_free(port) and (not beside or port_is_free(port + beside)):

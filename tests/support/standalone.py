@@ -1,4 +1,6 @@
-"""Run an Airflow standalone on the test stack, with passwords in its connections, and watch for the JVMs of its tasks."""
+"""Run an Airflow standalone on the test stack, with passwords in its connections, and watch for the JVMs of
+its tasks.
+"""
 
 import json
 import threading
@@ -22,20 +24,29 @@ PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr
 
 
 class AirflowWithPasswords(Airflow):
-    """The local stack's Airflow with passwords; the servers accept any, so a test can search where these turn up."""
+    """The local stack's Airflow with passwords; the servers accept any, so a test can search where these turn
+    up.
+    """
 
     def environment(self) -> dict[str, str]:
         """Return Airflow's variables, with login and password in the connections."""
         made = super().environment()
         for store, password in PASSWORDS.items():
-            connection = {"conn_type": "generic", "host": "127.0.0.1", "login": "tagmill", "password": password}
+            connection = {
+                "conn_type": "generic",
+                "host": "127.0.0.1",
+                "login": "tagmill",
+                "password": password,
+            }
             made[f"AIRFLOW_CONN_TAGMILL_{store.upper()}"] = json.dumps(connection)
         return made | {"AIRFLOW__SCHEDULER__DAG_DIR_LIST_INTERVAL": "5"}
 
 
 @dataclass
 class Lookout:
-    """Watches every process below an Airflow: `jvms` has the pids of Spark's JVMs, `commands` all command lines."""
+    """Watches every process below an Airflow: `jvms` has the pids of Spark's JVMs, `commands` all command
+    lines.
+    """
 
     mark: str
     jvms: set[int] = field(default_factory=set)
@@ -81,7 +92,9 @@ class Standalone:
         return Lookout(self.airflow.mark)
 
     def wait(self, dag: str, run: str, seconds: float = 420) -> str:
-        """Wait for a run's end and return its state; if it takes too long, fail with the states of its tasks."""
+        """Wait for a run's end and return its state; if it takes too long, fail with the states of its
+        tasks.
+        """
         end = time.monotonic() + seconds
         while (state := self.api.run_state(dag, run)) not in FINAL:
             assert time.monotonic() < end, f"{run} is {state} after {seconds} s: {self.tasks(dag, run)}"
@@ -97,7 +110,10 @@ class Standalone:
         found = []
         for task in self.api.tasks(dag, run):
             if task["state"] == "failed":
-                log = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}")
+                log = self.call(
+                    "GET",
+                    f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}",
+                )
                 details = [entry.get("error_detail") for entry in log["content"] if entry.get("error_detail")]
                 found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
         return found
@@ -120,9 +136,16 @@ class Standalone:
     def backfill(self, dag: str, moment: str) -> list[str]:
         """Backfill the runs of one moment and return their ids.
 
-        On SQLite, Airflow refuses (503) while something else is written, so the request is repeated up to 20 times.
+        On SQLite, Airflow refuses (503) while something else is written, so the request is repeated up to 20
+        times.
         """
-        order = {"dag_id": dag, "from_date": moment, "to_date": moment, "dag_run_conf": {}, "max_active_runs": 1}
+        order = {
+            "dag_id": dag,
+            "from_date": moment,
+            "to_date": moment,
+            "dag_run_conf": {},
+            "max_active_runs": 1,
+        }
         order |= {"reprocess_behavior": "completed", "run_backwards": False}
         for attempt in range(20):
             try:

@@ -42,15 +42,28 @@ class Shop:
     def configure(self, **keys: Any) -> Settings:
         """Write the configuration with these keys added to earlier ones, and return its Settings."""
         self.keys |= keys
-        of_topic = {} if "kind" in self.keys else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1}
+        of_topic = (
+            {}
+            if "kind" in self.keys
+            else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1}
+        )
         wanted = {**of_topic, "destination": self.name, "seconds_between_inserts": 0, **self.keys}
         lines = [
-            "[cassandra]", f"port = {self.stack.cassandra.port}", 'ledger_keyspace = "tagmill_test"', "[clickhouse]",
-            f"port = {self.stack.clickhouse.port}", "[kafka]", f'bootstrap_servers = ["127.0.0.1:{self.kafka.port}"]', "[spark]",
+            "[cassandra]",
+            f"port = {self.stack.cassandra.port}",
+            'ledger_keyspace = "tagmill_test"',
+            "[clickhouse]",
+            f"port = {self.stack.clickhouse.port}",
+            "[kafka]",
+            f'bootstrap_servers = ["127.0.0.1:{self.kafka.port}"]',
+            "[spark]",
             f"jars = {toml_value(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
-            f"conf = {toml_value(FEW_ROWS)}", "[storage]", 'root = "data"', f"[pipelines.{self.name}]",
+            f"conf = {toml_value(FEW_ROWS)}",
+            "[storage]",
+            'root = "data"',
+            f"[pipelines.{self.name}]",
             *(f"{key} = {toml_value(value)}" for key, value in wanted.items()),
-        ]  # fmt: skip
+        ]
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self.settings = Settings.load(self.file)
         return self.settings
@@ -70,7 +83,9 @@ class Shop:
         """Deliver run by run until nothing is new (with `letters` only once); return each run's result."""
         self.topic.flush()
         connector.await_tables(
-            self.spark, "tagmill_test", dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
+            self.spark,
+            "tagmill_test",
+            dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ()),
         )
         done: list[dict[str, Any]] = []
         while (planned := steps.plan(self.settings, self.name, owner=OWNER, **options))["run"] is not None:
@@ -104,7 +119,9 @@ class Shop:
 
     def ids(self) -> dict[str, tuple[int, int]]:
         """Return shard and run of each unique_id in deduplication, under all rules."""
-        rows = self.stack.session.execute("SELECT pipeline, shard, unique_id, run FROM tagmill_test.deduplication")
+        rows = self.stack.session.execute(
+            "SELECT pipeline, shard, unique_id, run FROM tagmill_test.deduplication"
+        )
         return {row.unique_id: (row.shard, row.run) for row in rows if row.pipeline == self.name}
 
     def offsets(self) -> dict[int, int]:
@@ -126,7 +143,9 @@ def crashing(at: str) -> Any:
 
 
 def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[..., Shop]]:
-    """Yield make(partitions, configuration of the topic, **keys of the pipeline), which returns a shop with topic and tables."""
+    """Yield make(partitions, configuration of the topic, **keys of the pipeline), which returns a shop with
+    topic and tables.
+    """
 
     def make(partitions: int = 1, config: Mapping[str, str] | None = None, **keys: Any) -> Shop:
         one = Shop(stack, kafka, spark, folder)

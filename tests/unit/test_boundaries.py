@@ -1,4 +1,6 @@
-"""Failures never pass the one place that explains them: sessions begin there, and every command and job ends there."""
+"""Failures never pass the one place that explains them: sessions begin there, and every command and job ends
+there.
+"""
 
 import ast
 import re
@@ -13,7 +15,8 @@ import typer.main
 from tagmill.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-# Commands outside of the boundary: `version` uses no store, `local` starts servers and has a handler of its own.
+# Commands outside of the boundary: `version` uses no store, `local` starts servers and has a handler of its
+# own.
 OTHERS = ("tagmill version", "tagmill local ")
 
 
@@ -40,20 +43,28 @@ def test_command_ends_with_one_line(path) -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "spark_jobs").glob("*.py")), ids=lambda file: file.stem)
 def test_job_ends_with_report(file) -> None:
     called = {
-        node.func.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call) and hasattr(node.func, "id")
+        node.func.id
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and hasattr(node.func, "id")
     }
     assert "job_report" in called and called & {"spark_session", "session_when_asked"}
 
 
 def test_sessions_begin_in_one_place() -> None:
-    pattern = re.compile(r"SparkSession\.builder|spark\.session import session$|\bsession\.session\(", re.MULTILINE)
+    pattern = re.compile(
+        r"SparkSession\.builder|spark\.session import session$|\bsession\.session\(", re.MULTILINE
+    )
     sources = [*(ROOT / "tagmill").rglob("*.py"), *(ROOT / "spark_jobs").glob("*.py")]
-    assert [file for file in sources if pattern.search(file.read_text())] == [ROOT / "tagmill" / "spark" / "session.py"]
+    assert [file for file in sources if pattern.search(file.read_text())] == [
+        ROOT / "tagmill" / "spark" / "session.py"
+    ]
 
 
 def test_command_interrupted_while_it_imports_says_nothing() -> None:
     """Ctrl-C during the imports of a command ends it silently by the signal."""
     interrupt = "threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()"
     program = f"import os, signal, threading; from tagmill.cli import command; {interrupt}; command()"
-    done = subprocess.run([sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

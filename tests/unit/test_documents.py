@@ -1,4 +1,6 @@
-"""Documents are true: the configuration page is the model's, links lead somewhere, the compose file fits its schema."""
+"""Documents are true: the configuration page is the model's, links lead somewhere, the compose file fits its
+schema.
+"""
 
 import json
 import re

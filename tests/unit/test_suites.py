@@ -6,7 +6,9 @@ from tests.support.run import ROOT, chosen
 def modules(path):
     """Return the test modules at or below a path, relative to the project's root."""
     place = ROOT / path
-    return [path] if place.is_file() else [str(module.relative_to(ROOT)) for module in place.rglob("test_*.py")]
+    return (
+        [path] if place.is_file() else [str(module.relative_to(ROOT)) for module in place.rglob("test_*.py")]
+    )
 
 
 def test_every_module_runs_in_one_process():
@@ -18,4 +20,6 @@ def test_every_module_runs_in_one_process():
 
 
 def test_named_module_runs_alone():
-    assert chosen(["tests/integration/test_topics.py"])[0] == {"integration": ["tests/integration/test_topics.py"]}
+    assert chosen(["tests/integration/test_topics.py"])[0] == {
+        "integration": ["tests/integration/test_topics.py"]
+    }

@@ -1,4 +1,6 @@
-"""Describe the files of a run: totals of staged files, which of them become batches unchanged, and the rows that go into new ones."""
+"""Describe the files of a run: totals of staged files, which of them become batches unchanged, and the rows
+that go into new ones.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +20,13 @@ from tagmill.domain.time_buckets import month
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
 
-# First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged files.
+# First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged
+# files.
 JUDGED_STREAMS = 1_000_000
 PAYLOAD_OF = (*NAMES, "row_checksum")
 VIEW_SCHEMA = ", ".join(
-    f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}" for name, kind in VIEW_COLUMNS.items()
+    f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}"
+    for name, kind in VIEW_COLUMNS.items()
 )
 
 
@@ -51,14 +55,17 @@ class Contents:
 
 
 def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
-    """Return the new staged files that are small enough for a batch and lie in one month, which is one ClickHouse partition.
+    """Return the new staged files that are small enough for a batch and lie in one month, which is one
+    ClickHouse partition.
 
     A file with a single row counts as small enough, whatever its size.
     """
     return [
         total
         for total in totals
-        if total.is_new and (total.size <= max_bytes or total.rows == 1) and _one_month(total.first_ticks, total.last_ticks)
+        if total.is_new
+        and (total.size <= max_bytes or total.rows == 1)
+        and _one_month(total.first_ticks, total.last_ticks)
     ]
 
 
@@ -69,26 +76,54 @@ def touched_files(new_files: DataFrame, excluded: DataFrame) -> set[str]:
 
 
 def rows_to_recut(
-    keys: DataFrame, anew: list[FileTotal], excluded: DataFrame | None, deliveries: DataFrame | None, plan: Plan
+    keys: DataFrame,
+    anew: list[FileTotal],
+    excluded: DataFrame | None,
+    deliveries: DataFrame | None,
+    plan: Plan,
 ) -> DataFrame | None:
     """Return the rows that go into new files, as recut.placed takes them, or None if there are none.
 
-    These are the rows that stay of the files to rewrite, in file order, and the judged rows to deliver, in the rules' order.
+    These are the rows that stay of the files to rewrite, in file order, and the judged rows to deliver, in
+    the rules' order.
     """
-    columns = ("stream", "file", "row_index", "late", "ticks", "size", "order_ticks", "persistence_id", "tag_pid_sequence_nr")
+    columns = (
+        "stream",
+        "file",
+        "row_index",
+        "late",
+        "ticks",
+        "size",
+        "order_ticks",
+        "persistence_id",
+        "tag_pid_sequence_nr",
+    )
     rows: DataFrame | None = None
     if anew:
-        stream = F.create_map(*[part for i, total in enumerate(anew) for part in (F.lit(total.file), F.lit(i))])
+        stream = F.create_map(
+            *[part for i, total in enumerate(anew) for part in (F.lit(total.file), F.lit(i))]
+        )
         stay = keys.where(F.col("file").isin([total.file for total in anew]))
         if excluded is not None:
             stay = stay.join(excluded, list(KEY), "left_anti")
         rows = stay.select(
-            stream[F.col("file")].alias("stream"), "file", "row_index", F.lit(0).alias("late"), F.col("event_time").alias("ticks"), "size",
-            F.col("row_index").alias("order_ticks"), "persistence_id", "tag_pid_sequence_nr",
-        )  # fmt: skip
+            stream[F.col("file")].alias("stream"),
+            "file",
+            "row_index",
+            F.lit(0).alias("late"),
+            F.col("event_time").alias("ticks"),
+            "size",
+            F.col("row_index").alias("order_ticks"),
+            "persistence_id",
+            "tag_pid_sequence_nr",
+        )
     if deliveries is not None:
         tags = F.create_map(
-            *[part for i, tag in enumerate(sorted(plan.tags)) for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))]
+            *[
+                part
+                for i, tag in enumerate(sorted(plan.tags))
+                for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))
+            ]
         )
         late = (F.col("action") == "late").cast("int")
         mended = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
@@ -97,9 +132,15 @@ def rows_to_recut(
 
 
 def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: list[Healed]) -> DataFrame:
-    """Return all columns of the rows in `places`: rows of staged files, and events that come from the journal."""
+    """Return all columns of the rows in `places`: rows of staged files, and events that come from the
+    journal.
+    """
     files = [row.file for row in places.select("file").distinct().collect()]
-    rows = staged.select(F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *PAYLOAD_OF)
+    rows = staged.select(
+        F.col("_metadata.file_name").alias("file"),
+        F.col("_metadata.row_index").alias("row_index"),
+        *PAYLOAD_OF,
+    )
     rows = rows.where(F.col("file").isin(files))
     if not healed:
         return _relabelled(rows, places)
@@ -139,15 +180,23 @@ def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
     ]
     frame = spark.createDataFrame(rows, f"unit int, {VIEW_SCHEMA}")
     batch_rows = (
-        as_batch_rows(frame, 2**62).withColumn("file", F.lit(FROM_JOURNAL)).withColumn("row_index", F.col("unit").cast("bigint"))
+        as_batch_rows(frame, 2**62)
+        .withColumn("file", F.lit(FROM_JOURNAL))
+        .withColumn("row_index", F.col("unit").cast("bigint"))
     )
     return with_checksums(batch_rows).select("file", "row_index", *PAYLOAD_OF)
 
 
-def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[FileTotal], plan: Plan) -> list[CutTotal]:
+def recut_totals(
+    spark: SparkSession, files: RunFiles, folder: str, anew: list[FileTotal], plan: Plan
+) -> list[CutTotal]:
     """Return the totals of each rewritten file below `folder`."""
-    name = F.concat_ws("/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name"))
-    rows = spark.read.parquet(files.url(folder)).select("stream", "cut", "tag", name.alias("file"), "row_checksum")
+    name = F.concat_ws(
+        "/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name")
+    )
+    rows = spark.read.parquet(files.url(folder)).select(
+        "stream", "cut", "tag", name.alias("file"), "row_checksum"
+    )
     found = rows.groupBy("stream", "cut", "tag", "file").agg(
         F.count(F.lit(1)).alias("rows"), F.sum("row_checksum").alias("checksum")
     )
@@ -155,7 +204,8 @@ def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[F
 
 
 def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str, int]:
-    """Return the sort key of a rewritten file among its tag's batches: the place of its staged file, or last for judged rows.
+    """Return the sort key of a rewritten file among its tag's batches: the place of its staged file, or last
+    for judged rows.
 
     A unit may have several files.
     """
@@ -165,9 +215,9 @@ def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str,
 def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFrame:
     """Return one row per key row, with the columns that the quality gate judges.
 
-    A row gets the smaller of two remaining TTLs that the plan saw: the smallest in its new unit, and that of its tag's earliest
-    held row. The held row counts even if it is not read. Rows of `waiting` (tag, persistence_id: open holds) were judged before:
-    their keys and buckets are not judged again.
+    A row gets the smaller of two remaining TTLs that the plan saw: the smallest in its new unit, and that of
+    its tag's earliest held row. The held row counts even if it is not read. Rows of `waiting` (tag,
+    persistence_id: open holds) were judged before: their keys and buckets are not judged again.
     """
     if waiting is None:
         keys = keys.withColumn("waits", F.lit(False))
@@ -181,7 +231,10 @@ def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFram
     }
     ttl = F.least(_looked_up(ttls, "unit"), _looked_up(plan.held_ttl_seconds, "tag"))
     bad_key = F.coalesce(
-        (F.col("persistence_id") == "") | (F.col("tag") == "") | (F.col("tag_pid_sequence_nr") < 1) | (F.col("sequence_nr") < 1),
+        (F.col("persistence_id") == "")
+        | (F.col("tag") == "")
+        | (F.col("tag_pid_sequence_nr") < 1)
+        | (F.col("sequence_nr") < 1),
         F.lit(True),
     )
     return keys.select(

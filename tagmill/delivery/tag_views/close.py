@@ -1,7 +1,8 @@
-"""Close a run: turn what was delivered into progress, holds and watermarks, and write events found in the journal into the view.
+"""Close a run: turn what was delivered into progress, holds and watermarks, and write events found in the
+journal into the view.
 
-Everything is written with the run's write time and from the committed files, so closing again writes the same. If something does
-not read back as written, the close stops and the run stays SEALED.
+Everything is written with the run's write time and from the committed files, so closing again writes the
+same. If something does not read back as written, the close stops and the run stays SEALED.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,8 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     batches = ledger.batches(name, run)
     if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
         raise TransientError(
-            f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was closed; push first"
+            f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was "
+            "closed; push first"
         )
     voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
     void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}
@@ -64,11 +66,13 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     return manifest
 
 
-def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime) -> None:
+def _note_hours(
+    counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime
+) -> None:
     """Write how many rows a run accounts for in each hour of a tag.
 
-    This happens before the watermark moves, so that a close that was killed does it again. A run that brought a watermark back
-    from the future has read hours a second time, so its new rows are not added.
+    This happens before the watermark moves, so that a close that was killed does it again. A run that brought
+    a watermark back from the future has read hours a second time, so its new rows are not added.
     """
     done, run = manifest.tags[tag], manifest.run
     counts.write(tag, [HourCount(hour.begin, hour.rows, run, planned_at) for hour in again])
@@ -78,7 +82,9 @@ def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[Ho
 
 
 def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
-    """Note that the run has delivered what builds up to `plan.build` wrote late, except what it leaves to the next run."""
+    """Note that the run has delivered what builds up to `plan.build` wrote late, except what it leaves to the
+    next run.
+    """
     pipeline = settings.pipeline(row.pipeline)
     if plan is not None and plan.build is not None:
         Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
@@ -86,10 +92,16 @@ def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | No
         )
 
 
-def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:
-    """Yield the final progress of each persistence_id; for a tag with void batches, the last one before the first of these."""
+def _progress(
+    files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]
+) -> Iterator[tuple[str, str, Progress]]:
+    """Yield the final progress of each persistence_id; for a tag with void batches, the last one before the
+    first of these.
+    """
     for group in _row_groups(files, manifest):
-        table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
+        table = group.filter(
+            pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string()))
+        )
         yield from _as_progress(table)
     if void_tags:
         yield from _as_progress(_before_void(files, manifest, voided, void_tags))
@@ -100,10 +112,17 @@ def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tag
 
     Batches are voided from the end of a tag, so nothing after the first void one is delivered.
     """
-    first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
+    first_void = {
+        tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided)
+        for tag in void_tags
+    }
     kept: list[dict[str, Any]] = []
     for group in _row_groups(files, manifest):
-        kept.extend(row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]])
+        kept.extend(
+            row
+            for row in group.to_pylist()
+            if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]]
+        )
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in kept:
         key = (row["tag"], row["persistence_id"])
@@ -129,22 +148,30 @@ def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
 def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
     for batch in table.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
-            progress = Progress(row["number"], row["sequence_nr"], 0, row["offset"], read_intervals(row["missing"]))
+            progress = Progress(
+                row["number"], row["sequence_nr"], 0, row["offset"], read_intervals(row["missing"])
+            )
             yield row["tag"], row["persistence_id"], progress
 
 
 def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
-    """Write the holds that a run opened, continued or ended, except those of tags with void batches: a later run judges them again."""
+    """Write the holds that a run opened, continued or ended, except those of tags with void batches: a later
+    run judges them again.
+    """
     with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
-    ledger.delivered.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
+    ledger.delivered.write_holds(
+        manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"])
+    )
     ledger.delivered.end_holds(
         manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"])
     )
 
 
 def _hold(row: dict[str, Any]) -> HoldRow:
-    hole = Hole(row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"])
+    hole = Hole(
+        row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"]
+    )
     return HoldRow(
         row["tag"],
         row["persistence_id"],
@@ -181,12 +208,17 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
 
 
 def _move_watermarks(
-    settings: Settings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
+    settings: Settings,
+    ledger: Ledger,
+    manifest: Manifest,
+    batches: list[BatchRow],
+    void_tags: set[str],
+    plan: Plan | None,
 ) -> None:
     """Move each tag's watermark to the end of the run's range, and count what was delivered.
 
-    A watermark moves forward only, and only if the run's range began at or before it; delivered rows count in any case. A
-    watermark in the future moves back if the run began at the tick that was proven instead.
+    A watermark moves forward only, and only if the run's range began at or before it; delivered rows count in
+    any case. A watermark in the future moves back if the run began at the tick that was proven instead.
     """
     now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
     counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
@@ -204,28 +236,45 @@ def _move_watermarks(
             delivered=mark.delivered + sum(b.rows for b in there) - sum(b.rows for b in gone),
             batches=mark.batches + len(there) - len(gone),
         )
-        begins_before = known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
+        begins_before = (
+            known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
+        )
         if manifest.moves_watermark and tag not in void_tags and begins_before:
-            _note_hours(counts, manifest, tag, plan.look_back.get(tag, []) if plan else [], plan.planned_at if plan else now)
+            _note_hours(
+                counts,
+                manifest,
+                tag,
+                plan.look_back.get(tag, []) if plan else [],
+                plan.planned_at if plan else now,
+            )
             ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done, now))
         elif there or gone:
             ledger.delivered.write_watermark(manifest.pipeline, counted)
 
 
-def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]) -> None:
-    """Count the delivered batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
+def count_delivered(
+    settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]
+) -> None:
+    """Count the delivered batches of a run that is given up; watermarks stay, so that the next run reads its
+    range again.
+    """
     marks = ledger.delivered.watermarks(name)
     for tag in {batch.tag for batch in delivered}:
         mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())
         rows = [batch.rows for batch in delivered if batch.tag == tag]
         if mark.run < run:
             ledger.delivered.write_watermark(
-                name, replace(mark, run=run, delivered=mark.delivered + sum(rows), batches=mark.batches + len(rows))
+                name,
+                replace(
+                    mark, run=run, delivered=mark.delivered + sum(rows), batches=mark.batches + len(rows)
+                ),
             )
 
 
 def _nothing_yet(tag: str, ticks: int, now: datetime) -> Watermark:
-    return Watermark(tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=now, delivered=0, batches=0)
+    return Watermark(
+        tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=now, delivered=0, batches=0
+    )
 
 
 def _moved(mark: Watermark, done: TagOutcome, now: datetime) -> Watermark:

@@ -1,7 +1,8 @@
 """Sum up the staged files: read the key columns of each file once and summarise them by persistence_id.
 
-The rows of a file are in Cassandra's order, so one stable sort by persistence_id shows whether its numbers go up by one. Only one
-file's keys are in memory at a time (at most `batch_rows` rows). Nothing is shuffled, and 0.5 µs per row needs no Spark job.
+The rows of a file are in Cassandra's order, so one stable sort by persistence_id shows whether its numbers go
+up by one. Only one file's keys are in memory at a time (at most `batch_rows` rows). Nothing is shuffled, and
+0.5 µs per row needs no Spark job.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.runs.storage import RunFiles
 
 Numbers = npt.NDArray[np.int64]
-# By tag, the look-back window that a run leaves behind: (after, until, first timebucket), the first two in ticks.
+# By tag, the look-back window that a run leaves behind: (after, until, first timebucket), the first two in
+# ticks.
 Windows = Mapping[str, tuple[int, int, int]]
 
 SUMMARY = pa.schema(
@@ -37,7 +39,9 @@ COLUMNS = ("unit", "tag", "persistence_id", "offset", "event_missing", "offset_b
 
 @dataclass(frozen=True, slots=True)
 class FileTotal:
-    """The totals of one staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64.
+    """The totals of one staged file.
+
+    `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64.
 
     `hours`: its rows by hour (milliseconds), if they are new.
     """
@@ -57,17 +61,22 @@ class FileTotal:
 
 def windows(plan: Plan, size: BucketSize) -> Windows:
     """Return, by tag, the look-back window that the run of a plan leaves behind."""
-    return {tag: (span.window_from, span.until, size.start(max(span.window_from, 0))) for tag, span in plan.tags.items()}
+    return {
+        tag: (span.window_from, span.until, size.start(max(span.window_from, 0)))
+        for tag, span in plan.tags.items()
+    }
 
 
 def summarise(
     files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int], size: BucketSize
 ) -> list[FileTotal]:
-    """Write one row per staged file and persistence_id to `target` (Parquet, SUMMARY); return the totals of the files.
+    """Write one row per staged file and persistence_id to `target` (Parquet, SUMMARY); return the totals of
+    the files.
 
-    The totals are ordered by tag, unit and name. low and high are the first and the last number with their sequence_nr and time
-    (ticks), `high_offset` is the last one's offset, and `checksum` is modulo 2^64. `sound`: in the order of the file the numbers
-    go up by one, sequence_nr and time with them, and every row has an event and a sound offset.
+    The totals are ordered by tag, unit and name. low and high are the first and the last number with their
+    sequence_nr and time (ticks), `high_offset` is the last one's offset, and `checksum` is modulo 2^64.
+    `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and every row
+    has an event and a sound offset.
     """
     totals = []
     with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
@@ -83,9 +92,13 @@ def summarise(
 
 
 def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
-    """Return the rows of each hour of the view (milliseconds); a row outside its bucket counts at the edge of the bucket it lies in."""
+    """Return the rows of each hour of the view (milliseconds); a row outside its bucket counts at the edge of
+    the bucket it lies in.
+    """
     bucket = rows["timebucket"].to_numpy()
-    lies = np.clip(rows["event_time"].to_numpy() // TICKS_PER_MILLISECOND, bucket, bucket + size.milliseconds - 1)
+    lies = np.clip(
+        rows["event_time"].to_numpy() // TICKS_PER_MILLISECOND, bucket, bucket + size.milliseconds - 1
+    )
     begins, counts = np.unique(lies - lies % HOUR_MS, return_counts=True)
     return tuple(zip(begins.tolist(), counts.tolist(), strict=True))
 
@@ -113,7 +126,11 @@ def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
     first = np.flatnonzero(np.diff(owner[order], prepend=-1))  # of each persistence_id, in sorted order
     last = np.append(first[1:], len(order)) - 1
     number, sequence_nr, ticks, bucket, size, checksum = (rows[name].to_numpy()[order] for name in _NUMBERS)
-    damaged = (rows["event_missing"].to_numpy() | rows["offset_broken"].to_numpy())[order] | (number < 1) | (sequence_nr < 1)
+    damaged = (
+        (rows["event_missing"].to_numpy() | rows["offset_broken"].to_numpy())[order]
+        | (number < 1)
+        | (sequence_nr < 1)
+    )
     follows = np.ones(len(order), bool)
     follows[1:] = (np.diff(number) == 1) & (np.diff(sequence_nr) > 0) & (np.diff(ticks) >= 0)
     follows[first] = True
@@ -142,4 +159,6 @@ def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
         "window_rows": total(in_window.astype(np.int64)),
         "sound": np.logical_and.reduceat(follows & ~damaged, first),
     }
-    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in SUMMARY], schema=SUMMARY)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in SUMMARY], schema=SUMMARY
+    )

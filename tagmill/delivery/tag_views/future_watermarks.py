@@ -1,4 +1,6 @@
-"""Find watermarks in the future, left behind by a run under a wrong clock, and the ticks from which delivery has to go on instead."""
+"""Find watermarks in the future, left behind by a run under a wrong clock, and the ticks from which delivery
+has to go on instead.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,21 +15,32 @@ from tagmill.runs.sealed_files import if_readable
 from tagmill.runs.storage import RunFiles
 
 
-def watermarks_ahead(settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime) -> dict[str, float]:
+def watermarks_ahead(
+    settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime
+) -> dict[str, float]:
     """Return, by tag, by how many seconds watermarks are ahead of the servers' clocks (`now`).
 
     Watermarks that max_clock_difference_seconds or start_from allow are left out.
     """
     limit, pipeline = settings.cassandra.max_clock_difference_seconds, settings.pipeline(name)
-    seconds = {tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND for tag, mark in marks.items() if tag in pipeline.tags}
-    return {tag: ahead for tag, ahead in seconds.items() if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)}
+    seconds = {
+        tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND
+        for tag, mark in marks.items()
+        if tag in pipeline.tags
+    }
+    return {
+        tag: ahead
+        for tag, ahead in seconds.items()
+        if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)
+    }
 
 
 def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -> dict[str, Watermark]:
-    """Return the watermarks that are ahead, set to the tick that is proven: where the first run under the wrong clock began.
+    """Return the watermarks that are ahead, set to the tick that is proven: where the first run under the
+    wrong clock began.
 
-    That tick is read from the runs' manifests. If those are past retention, delivery begins again at the tag's start, and
-    progress drops what was delivered.
+    That tick is read from the runs' manifests. If those are past retention, delivery begins again at the
+    tag's start, and progress drops what was delivered.
     """
     marks = ledger.delivered.watermarks(name)
     return {

@@ -1,4 +1,7 @@
-"""Ask the journal and the earlier buckets about the gaps that a judgement found. Gaps beyond the limits below stay held."""
+"""Ask the journal and the earlier buckets about the gaps that a judgement found.
+
+Gaps beyond the limits below stay held.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ from tagmill.ledger.runs import Ledger
 MAX_HOLES = 10_000
 # Events from the journal that one run keeps; gaps that come after them wait for the next run.
 MAX_HEALED_EVENTS = 200_000
-# Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the next run.
+# Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the
+# next run.
 MAX_HEALED_BYTES = 256 * 1024 * 1024
 # Buckets that a scan for a lower number reads at most.
 MAX_EARLIER_BUCKETS = 200
@@ -45,7 +49,9 @@ class Investigation:
         self.knowledge = Knowledge()
         self.healed: list[Healed] = []
         self._healed_bytes = 0
-        self._since = {(look.tag, look.persistence_id): (look.hole, from_datetime(look.since)) for look in plan.holds}
+        self._since = {
+            (look.tag, look.persistence_id): (look.hole, from_datetime(look.since)) for look in plan.holds
+        }
         self._asked: set[tuple[Key, Hole]] = set()
         self._buckets: dict[str, list[int]] = {}
 
@@ -66,35 +72,59 @@ class Investigation:
         tag, persistence_id = key
         deleted_to = self.views.deleted_to(persistence_id)
         known_hole, since = self._since.get(key, (None, None))
-        seen_at = since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
+        seen_at = (
+            since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
+        )
         full = len(self.healed) + hole.size > MAX_HEALED_EVENTS or self._healed_bytes >= MAX_HEALED_BYTES
         if full or hole.size > self.pipeline.max_missing_to_search:
             return Evidence(None, deleted_to, seen_at)
         events = events_of_hole(self.views, self.pipeline, tag, persistence_id, hole)
-        return Evidence(tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)), deleted_to, seen_at)
+        return Evidence(
+            tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)),
+            deleted_to,
+            seen_at,
+        )
 
     def _keep(self, key: Key, number: int, event: JournalEvent) -> Row:
         index = len(self.healed)
         ticks = ticks_of(event.offset)
         timebucket = self.pipeline.bucket_size.start(ticks)
         self.healed.append(Healed(index, key, number, event, timebucket))
-        size = len(event.event or b"") + len(event.meta or b"") + len(key[0].encode()) + len(key[1].encode()) + 100
+        size = (
+            len(event.event or b"")
+            + len(event.meta or b"")
+            + len(key[0].encode())
+            + len(key[1].encode())
+            + 100
+        )
         self._healed_bytes += size
         handle = (FROM_JOURNAL, index, timebucket, size)
         missing = event.event is None or event.ser_id is None
         return Row(
-            number, event.sequence_nr, ticks, str(event.offset), event.writer_uuid or "", event_missing=missing, handle=handle
+            number,
+            event.sequence_nr,
+            ticks,
+            str(event.offset),
+            event.writer_uuid or "",
+            event_missing=missing,
+            handle=handle,
         )
 
     def _earlier(self, key: Key, hole: Hole) -> Earlier:
-        """Return the highest number, up to the end of a gap, that a persistence_id has in buckets up to the start of the run's range."""
+        """Return the highest number, up to the end of a gap, that a persistence_id has in buckets up to the
+        start of the run's range.
+        """
         tag, persistence_id = key
         start = self.pipeline.bucket_size.start(self.plan.tags[tag].after + 1)
         if tag not in self._buckets:
             self._buckets[tag] = self.views.buckets([tag])[tag]
         before = [bucket for bucket in self._buckets[tag] if bucket <= start]
         for bucket in reversed(before[-MAX_EARLIER_BUCKETS:]):
-            numbers = [number for number, _, _ in self.views.numbers(tag, persistence_id, [bucket]) if number <= hole.last]
+            numbers = [
+                number
+                for number, _, _ in self.views.numbers(tag, persistence_id, [bucket])
+                if number <= hole.last
+            ]
             if numbers:
                 return Earlier(max(numbers))
         return Earlier(None)

@@ -1,7 +1,9 @@
-"""Give up a run of tag views, whatever state it and its files are in, and set persistence_ids apart. This always works.
+"""Give up a run of tag views, whatever state it and its files are in, and set persistence_ids apart.
 
-ClickHouse shows which events of the run are delivered; these are noted as progress. Everything else is taken back. The watermark
-stays, so the next run reads it again. Neither the plan nor a sealed file is needed.
+This always works.
+
+ClickHouse shows which events of the run are delivered; these are noted as progress. Everything else is taken
+back. The watermark stays, so the next run reads it again. Neither the plan nor a sealed file is needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +52,9 @@ class GiveUp:
         self.files = RunFiles(settings.storage.root)
 
     def run(self, apart: Sequence[str]) -> list[str]:
-        """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was done. Safe to repeat."""
+        """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was
+        done. Safe to repeat.
+        """
         with self._at_work() as ledger:
             row = ledger.open_run(self.name)
             build = buildgiveup.sealed(self.settings, ledger, self.name)
@@ -58,15 +62,16 @@ class GiveUp:
                 return [*self._others(ledger, row, apart), build.end(self.owner, self.who, self.why)]
             if row is None and not apart and not self._lost_its_withdrawal(ledger):
                 raise GuardRefused(
-                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
+                    f"tagmill runs --pipeline {self.name}"
                 )
             return self._others(ledger, row, apart)
 
     def _others(self, ledger: Ledger, row: RunRow | None, apart: Sequence[str]) -> list[str]:
         """Do everything that does not concern a build; return sentences that say what was done.
 
-        Gives up the open run, finishes the record of a stopped one, notes what a lost withdrawal took out, and sets
-        persistence_ids apart.
+        Gives up the open run, finishes the record of a stopped one, notes what a lost withdrawal took out,
+        and sets persistence_ids apart.
         """
         said = [self._give_up(ledger, ledger.raise_fence(row, self.owner))] if row else []
         stops.finish(ledger, self.files, self.name)
@@ -81,21 +86,28 @@ class GiveUp:
         with self._at_work() as ledger:
             if row := ledger.open_run(self.name):
                 raise GuardRefused(
-                    f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was changed; first: "
+                    f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
+                    "changed; first: "
                     f"tagmill run deliver --pipeline {self.name}"
                 )
             hold = ledger.delivered.hold(self.name, tag, persistence_id)
             if hold is None or hold.reason != Reason.SET_APART:
                 raise GuardRefused(
-                    f"pipeline {self.name} has not set {persistence_id!r} apart for tag {tag!r}. Nothing was changed. "
+                    f"pipeline {self.name} has not set {persistence_id!r} apart for tag {tag!r}. Nothing "
+                    "was changed. "
                     f"Look: tagmill holds --pipeline {self.name}"
                 )
             run = self._recorded(ledger, f"holds release {tag} {persistence_id}")
             if hold.held_rows == 0:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
             else:
-                ledger.delivered.write_holds(self.name, run, [replace(hold, reason=Reason.RELEASED.value, seen="")])
-            return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} is released; the next run judges it again"
+                ledger.delivered.write_holds(
+                    self.name, run, [replace(hold, reason=Reason.RELEASED.value, seen="")]
+                )
+            return (
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} is released; the next run "
+                "judges it again"
+            )
 
     # -- the run
 
@@ -126,7 +138,9 @@ class GiveUp:
             checkpoints.reached("giveup.voided")
             if not delivered:
                 return self._abandon(ledger, row)
-            ledger.delivered.write_progress(self.name, row.run, self._progress(ledger, clickhouse, row, delivered))
+            ledger.delivered.write_progress(
+                self.name, row.run, self._progress(ledger, clickhouse, row, delivered)
+            )
             checkpoints.reached("giveup.noted")
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
@@ -134,13 +148,16 @@ class GiveUp:
         count_delivered(self.pipeline, ledger, self.name, row.run, delivered)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
         return (
-            f"{len(delivered)} batches stay delivered, {len(waiting)} are VOIDED; the next run reads the rest of its range again"
+            f"{len(delivered)} batches stay delivered, {len(waiting)} are VOIDED; the next run reads "
+            "the rest of its range again"
         )
 
     def _progress(
         self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]
     ) -> Iterator[tuple[str, str, Progress]]:
-        """Yield the progress of each (tag, persistence_id) of delivered batches, from the rows that ClickHouse has of them."""
+        """Yield the progress of each (tag, persistence_id) of delivered batches, from the rows that
+        ClickHouse has of them.
+        """
         group: list[tuple[Key, list[Delivered]]] = []
         for part in self._delivered(clickhouse, row, delivered):
             group.append(part)
@@ -149,20 +166,28 @@ class GiveUp:
                 group = []
         yield from self._advanced(ledger, group)
 
-    def _advanced(self, ledger: Ledger, group: list[tuple[Key, list[Delivered]]]) -> Iterator[tuple[str, str, Progress]]:
+    def _advanced(
+        self, ledger: Ledger, group: list[tuple[Key, list[Delivered]]]
+    ) -> Iterator[tuple[str, str, Progress]]:
         known = ledger.delivered.progress(self.name, [key for key, _ in group])
         for (key, rows), progress in zip(group, known, strict=True):
             yield *key, with_delivered(progress, rows)
 
-    def _delivered(self, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]) -> Iterator[tuple[Key, list[Delivered]]]:
+    def _delivered(
+        self, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]
+    ) -> Iterator[tuple[Key, list[Delivered]]]:
         """Yield each (tag, persistence_id) with its delivered (number, sequence_nr, offset).
 
         ClickHouse's answer may be large, so it is saved to a file first.
         """
         file = f"{self.files.folder(self.name, row.run)}/delivered-{uuid4().hex[:12]}.parquet"
-        columns = "toString(`tag`) AS tag, `persistence_id`, `tag_pid_sequence_nr`, `sequence_nr`, toString(`offset`) AS at"
+        columns = (
+            "toString(`tag`) AS tag, `persistence_id`, `tag_pid_sequence_nr`, `sequence_nr`, "
+            "toString(`offset`) AS at"
+        )
         query = (
-            f"SELECT {columns} FROM {identifiers.sql(self.pipeline.destination)} WHERE `batch_id` IN {{batches:Array(UUID)}} "
+            f"SELECT {columns} FROM {identifiers.sql(self.pipeline.destination)} WHERE `batch_id` IN "
+            f"{{batches:Array(UUID)}} "
             "ORDER BY tag, `persistence_id`, `tag_pid_sequence_nr`"
         )
         with self.files.create(file) as sink:
@@ -170,7 +195,11 @@ class GiveUp:
             clickhouse.save(query, {"batches": [str(batch.batch_id) for batch in delivered]}, sink, text)
         try:
             with self.files.open(file) as source:
-                rows = (r for part in pq.ParquetFile(source).iter_batches(withdraw.ROWS_AT_ONCE) for r in part.to_pylist())
+                rows = (
+                    r
+                    for part in pq.ParquetFile(source).iter_batches(withdraw.ROWS_AT_ONCE)
+                    for r in part.to_pylist()
+                )
                 for key, of_key in groupby(rows, key=lambda r: (r["tag"], r["persistence_id"])):
                     yield key, [(r["tag_pid_sequence_nr"], r["sequence_nr"], r["at"]) for r in of_key]
         finally:
@@ -199,7 +228,13 @@ class GiveUp:
             close(self.settings, ledger, self.name, row.run, row.fence)
             return "it withdrew batches, and could be finished"
         except SealedFileDamaged:
-            ledger.end_run(ledger.current(self.name, row.run, row.fence), RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
+            ledger.end_run(
+                ledger.current(self.name, row.run, row.fence),
+                RunState.ABANDONED,
+                "",
+                "",
+                f"{self.who}: {self.why}",
+            )
             checkpoints.reached("giveup.withdrawal_ended")
             return "it withdrew batches; those that it has not taken out stay delivered"
 
@@ -209,27 +244,37 @@ class GiveUp:
         return row is not None and row.kind == withdraw.KIND and row.state == RunState.ABANDONED
 
     def _note_taken_out(self, ledger: Ledger) -> str:
-        """Note events of VOIDED batches that ClickHouse has in no other batch as not delivered, by a withdrawal without batches."""
+        """Note events of VOIDED batches that ClickHouse has in no other batch as not delivered, by a
+        withdrawal without batches.
+        """
         withdrawn_events.recount(self.settings, ledger, self.name)
         lost = withdrawn_events.events(self.settings, ledger, self.files, self.name)
         reason = f"{self.who}: {self.why}"
         row = withdraw.plan(self.settings, ledger, self.name, self.owner, [], lost, reason=reason)
-        ledger.record_intervention(self.name, row.run, self.who, "run give-up: progress of what a withdrawal took out", self.why)
+        ledger.record_intervention(
+            self.name, row.run, self.who, "run give-up: progress of what a withdrawal took out", self.why
+        )
         withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
         close(self.settings, ledger, self.name, row.run, row.fence)
         found = sorted({bucket for _, bucket in withdraw.buckets(self.files, read_plan(self.files, row))})
         if not found:
             return "nothing that it took out is missing"
-        low, high = to_datetime(first_ticks(found[0])), to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks)
+        low, high = (
+            to_datetime(first_ticks(found[0])),
+            to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks),
+        )
         return (
-            f"what it took out is noted as not delivered. Deliver it again: tagmill run deliver --pipeline {self.name} "
+            "what it took out is noted as not delivered. Deliver it again: tagmill run deliver "
+            f"--pipeline {self.name} "
             f"--reread-from {low:%Y-%m-%dT%H:%M:%SZ} --reread-until {high:%Y-%m-%dT%H:%M:%SZ}"
         )
 
     # -- persistence_ids
 
     def _set_apart(self, ledger: Ledger, persistence_ids: Sequence[str]) -> str:
-        """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets it apart."""
+        """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets
+        it apart.
+        """
         run = self._recorded(ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000])
         marks = ledger.delivered.watermarks(self.name)
 
@@ -240,10 +285,13 @@ class GiveUp:
             return holds.set_apart(tag, persistence_id, from_ticks, run, datetime.now(UTC))
 
         ledger.delivered.write_holds(
-            self.name, run, (apart(tag, persistence_id) for tag in self.pipeline.tags for persistence_id in persistence_ids)
+            self.name,
+            run,
+            (apart(tag, persistence_id) for tag in self.pipeline.tags for persistence_id in persistence_ids),
         )
         return (
-            f"pipeline {self.name}: {len(persistence_ids)} persistence_ids are held until tagmill holds release; the rest flows: "
+            f"pipeline {self.name}: {len(persistence_ids)} persistence_ids are held until tagmill holds "
+            "release; the rest flows: "
             f"tagmill run deliver --pipeline {self.name}"
         )
 

@@ -1,7 +1,7 @@
 """Count what open holds keep back if rows may have come late to them: no run reads such rows as new rows.
 
-The judgement counts the holds that a run judges again. To the others a run adds its new rows, unless it has read late rows: then
-the view is read from their gaps to the watermark, key columns only.
+The judgement counts the holds that a run judges again. To the others a run adds its new rows, unless it has
+read late rows: then the view is read from their gaps to the watermark, key columns only.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,12 @@ class Recount:
     """The recount of one run. `frozen`: its open holds that it does not judge again."""
 
     def __init__(
-        self, spark: SparkSession, ledger: Ledger, pipeline: PipelineSettings, plan: Plan, frozen: list[HoldRow]
+        self,
+        spark: SparkSession,
+        ledger: Ledger,
+        pipeline: PipelineSettings,
+        plan: Plan,
+        frozen: list[HoldRow],
     ) -> None:
         self.spark, self.ledger, self.pipeline, self.plan, self.frozen = spark, ledger, pipeline, plan, frozen
         self.marks = ledger.delivered.watermarks(plan.pipeline)
@@ -44,7 +49,9 @@ class Recount:
         late = self._may_be_late(keys)
         if not self.frozen or self.plan.first or late is None:
             return {}
-        doubtful = {(row.tag, row.persistence_id) for row in held.where(late).select(*KEY).distinct().collect()}
+        doubtful = {
+            (row.tag, row.persistence_id) for row in held.where(late).select(*KEY).distinct().collect()
+        }
         return self._counted([hold for hold in self.frozen if (hold.tag, hold.persistence_id) in doubtful])
 
     def _may_be_late(self, keys: DataFrame) -> Column | None:
@@ -71,20 +78,31 @@ class Recount:
         first = self.pipeline.bucket_size.start(max(mark.window_from, 0))
         time, bucket = F.col("event_time"), F.col("timebucket")
         of_window = (time > mark.window_from) & (time <= mark.ticks) & (bucket >= first)
-        return keys.where((F.col("tag") == mark.tag) & ~F.col("is_new") & of_window).count() != mark.window_rows
+        return (
+            keys.where((F.col("tag") == mark.tag) & ~F.col("is_new") & of_window).count() != mark.window_rows
+        )
 
     def _counted(self, holds: list[HoldRow]) -> dict[Key, int]:
-        """Count the undelivered rows of each hold from its gap to the watermark that the run leaves behind."""
+        """Count the undelivered rows of each hold from its gap to the watermark that the run leaves
+        behind.
+        """
         if not holds:
             return {}
-        known = self.ledger.delivered.progress(self.plan.pipeline, ((hold.tag, hold.persistence_id) for hold in holds))
+        known = self.ledger.delivered.progress(
+            self.plan.pipeline, ((hold.tag, hold.persistence_id) for hold in holds)
+        )
         size, spans = self.pipeline.bucket_size, []
         for hold, progress in zip(holds, known, strict=True):
-            first, until = gap_buckets(size, progress, hold, self.pipeline.start_ticks(hold.tag))[0], self._until(hold.tag)
+            first, until = (
+                gap_buckets(size, progress, hold, self.pipeline.start_ticks(hold.tag))[0],
+                self._until(hold.tag),
+            )
             spans.append((hold.tag, hold.persistence_id, first, size.start(until), until))
         ids = self.spark.createDataFrame(spans, BUCKETS)
         ids = suspects.with_progress(ids, self.ledger.ledger_keyspace, self.plan.pipeline, none_yet=False)
-        waiting = self._view_rows(spans).join(F.broadcast(ids), KEY).where(F.col("event_time") <= F.col("until"))
+        waiting = (
+            self._view_rows(spans).join(F.broadcast(ids), KEY).where(F.col("event_time") <= F.col("until"))
+        )
         counts = waiting.where(~suspects.is_delivered()).groupBy(*KEY).count().collect()
         return {(hold.tag, hold.persistence_id): 0 for hold in holds} | {
             (r.tag, r.persistence_id): int(r["count"]) for r in counts
@@ -100,9 +118,12 @@ class Recount:
         for tag, _, begin, _, _ in spans:
             first[tag] = min(begin, first.get(tag, begin))
         step = self.pipeline.bucket_size.milliseconds
-        of_tags = [(tag, begin, self.pipeline.bucket_size.start(self._until(tag))) for tag, begin in first.items()]
+        of_tags = [
+            (tag, begin, self.pipeline.bucket_size.start(self._until(tag))) for tag, begin in first.items()
+        ]
         buckets = self.spark.createDataFrame(of_tags, "tag_name string, first bigint, last bigint").select(
-            "tag_name", F.explode(F.sequence("first", F.greatest("first", "last"), F.lit(step))).alias("timebucket")
+            "tag_name",
+            F.explode(F.sequence("first", F.greatest("first", "last"), F.lit(step))).alias("timebucket"),
         )
         view = table(self.spark, self.pipeline.keyspace, self.pipeline.view_table, directJoinSetting="on")
         return buckets.join(view, ["tag_name", "timebucket"]).select(

@@ -1,4 +1,6 @@
-"""Choose the open holds that a run judges again: the view, or what the journal proves, has changed since they were judged."""
+"""Choose the open holds that a run judges again: the view, or what the journal proves, has changed since they
+were judged.
+"""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -42,38 +44,59 @@ def looks(
 
 
 def in_turn(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
-    """Return at most MAX_PROBES holds: first those without a fingerprint, then others, in an order that changes with `now`.
+    """Return at most MAX_PROBES holds: first those without a fingerprint, then others, in an order that
+    changes with `now`.
 
     A hold has no fingerprint before its first probe and after an intervention.
     """
     return nsmallest(
-        MAX_PROBES, holds, key=lambda hold: (hold.seen != "", crc32(f"{now:%FT%T.%f} {hold.tag} {hold.persistence_id}".encode()))
+        MAX_PROBES,
+        holds,
+        key=lambda hold: (
+            hold.seen != "",
+            crc32(f"{now:%FT%T.%f} {hold.tag} {hold.persistence_id}".encode()),
+        ),
     )
 
 
 def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:
-    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one after the first held."""
+    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one
+    after the first held.
+    """
     low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
-    first, last = size.start(low) - size.milliseconds, size.start(max(hold.from_ticks, low)) + size.milliseconds
+    first, last = (
+        size.start(low) - size.milliseconds,
+        size.start(max(hold.from_ticks, low)) + size.milliseconds,
+    )
     return range(first, last + 1, size.milliseconds)
 
 
-def first_held(ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str) -> tuple[str, int, int, int] | None:
-    """Return where the earliest held row of a tag lies: (tag, timebucket, after, until), as Views.count takes it; None without holds."""
+def first_held(
+    ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str
+) -> tuple[str, int, int, int] | None:
+    """Return where the earliest held row of a tag lies: (tag, timebucket, after, until), as Views.count takes
+    it; None without holds.
+    """
     first = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
     return None if first is None else (tag, pipeline.bucket_size.start(first), first - 1, first)
 
 
 def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: datetime) -> HoldRow:
     """Return the hold of a persistence_id that no run judges until it is released."""
-    return HoldRow(tag, persistence_id, Reason.SET_APART.value, Hole(0, 0, 0, 0), from_ticks, 0, run, since, seen="")
+    return HoldRow(
+        tag, persistence_id, Reason.SET_APART.value, Hole(0, 0, 0, 0), from_ticks, 0, run, since, seen=""
+    )
 
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
-    """Return whether the journal can fill the gap now, or the application has deleted all of it and the gap timeout is over."""
+    """Return whether the journal can fill the gap now, or the application has deleted all of it and the gap
+    timeout is over.
+    """
     if hold.reason not in ("hole", "first_seen", "too_many_missing"):
         return False
-    old_enough = from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
+    old_enough = (
+        from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
+    )
     if old_enough and hold.hole.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
         return True
     if hold.hole.size > pipeline.max_missing_to_search:
@@ -81,14 +104,21 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
     return bool(events_of_hole(views, pipeline, hold.tag, hold.persistence_id, hold.hole))
 
 
-def events_of_hole(views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, hole: Hole) -> list[JournalEvent]:
+def events_of_hole(
+    views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, hole: Hole
+) -> list[JournalEvent]:
     """Return the journal's events that fill a gap, in order.
 
-    Returns an empty list unless there is one event per missing number and all are at or after the tag's start.
+    Returns an empty list unless there is one event per missing number and all are at or after the tag's
+    start.
     """
     events = views.journal_events(tag, persistence_id, hole, hole.size + 1)
     start = pipeline.start_ticks(tag)
-    return events if len(events) == hole.size and all(ticks_of(event.offset) >= start for event in events) else []
+    return (
+        events
+        if len(events) == hole.size and all(ticks_of(event.offset) >= start for event in events)
+        else []
+    )
 
 
 def _look(hold: HoldRow, seen: str) -> HoldLook:

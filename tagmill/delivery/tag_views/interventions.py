@@ -1,6 +1,9 @@
-"""Change the ledger for an operator: abandon, void, resend, close a hold, rebase progress. Each change is guarded and recorded.
+"""Change the ledger for an operator: abandon, void, resend, close a hold, rebase progress.
 
-A change of progress or holds claims a run number of its own, so its writes are ordered between those of the runs around it.
+Each change is guarded and recorded.
+
+A change of progress or holds claims a run number of its own, so its writes are ordered between those of the
+runs around it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,13 +39,30 @@ from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
-CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offset", "two_events_one_number", "broken_key")
+CLOSABLE = (
+    "hole",
+    "first_seen",
+    "too_many_missing",
+    "null_event",
+    "broken_offset",
+    "two_events_one_number",
+    "broken_key",
+)
 
 
 class Interventions:
     """The changes that an operator makes to one pipeline's ledger, with the reason."""
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        owner: str,
+        who: str,
+        why: str,
+        *,
+        despite_views: bool = False,
+    ) -> None:
         self.settings = settings
         self.name = pipeline
         self.pipeline = settings.pipeline(pipeline)
@@ -57,38 +77,56 @@ class Interventions:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
                 raise GuardRefused(
-                    f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. Nothing was changed; "
+                    f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. "
+                    "Nothing was changed; "
                     f"finish it: tagmill run deliver --pipeline {self.name}"
                 )
             row = ledger.raise_fence(row, self.owner)
-            ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
+            ledger.finish_run(
+                self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
+            )
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
             RunFiles(self.settings.storage.root).remove_attempts(self.name, row.run)
-            return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its range again"
+            return (
+                f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, "
+                "the next run plans its range again"
+            )
 
     def void(self) -> str:
-        """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
+        """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers
+        their events.
+        """
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             manifest = read_manifest(RunFiles(self.settings.storage.root), row)
             batches = all_batches(ledger, manifest)
             self._may_void(manifest, batches)
-            return void_waiting(ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why)
+            return void_waiting(
+                ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why
+            )
 
     def resend(self, batch_id: UUID, run: int) -> str:
-        """Remove a batch's rows from ClickHouse, and push the sealed bytes again under the next generation."""
+        """Remove a batch's rows from ClickHouse, and push the sealed bytes again under the next
+        generation.
+        """
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.run(self.name, run)
-            found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
+            found = (
+                next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None)
+                if row
+                else None
+            )
             if row is None:
                 self._is_retired(ledger, run, batch_id)
             if row is None or found is None:
                 raise GuardRefused(
-                    f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}"
+                    f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches "
+                    f"--pipeline {self.name}"
                 )
             if found.state == BatchState.VOIDED:
                 raise GuardRefused(
-                    f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were erased. Nothing was changed"
+                    f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were "
+                    "erased. Nothing was changed"
                 )
             self._none_waits_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
@@ -100,47 +138,76 @@ class Interventions:
             ).close()  # raises for damaged bytes, so that a batch that can't be sent again stays
             to = destination_of(self.settings, self.name)
             return send_again(
-                self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why, despite_views=self.despite_views
+                self.settings,
+                ledger,
+                clickhouse,
+                manifest,
+                row,
+                found,
+                to,
+                self.who,
+                self.why,
+                despite_views=self.despite_views,
             )
 
     def accept(self, batch_id: UUID, run: int) -> str:
-        """Record that the views on the destination have a batch whose insert was not confirmed or ended with an error."""
+        """Record that the views on the destination have a batch whose insert was not confirmed or ended with
+        an error.
+        """
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
 
     def withdraw(self, batch_id: UUID, run: int) -> str:
-        """Remove a batch from ClickHouse for good and note its events as not delivered; reading them again delivers them, late."""
+        """Remove a batch from ClickHouse for good and note its events as not delivered; reading them again
+        delivers them, late.
+        """
         found = sorted(bucket for _, bucket in self.taken_out(batch_id, run))
-        low, high = to_datetime(first_ticks(found[0])), to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks)
+        low, high = (
+            to_datetime(first_ticks(found[0])),
+            to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks),
+        )
         return (
-            f"batch {batch_id} of run {run}, pipeline {self.name}, is out of ClickHouse and VOIDED. Deliver its events again: "
-            f"tagmill run deliver --pipeline {self.name} --reread-from {low:%Y-%m-%dT%H:%M:%SZ} --reread-until {high:%Y-%m-%dT%H:%M:%SZ}"
+            f"batch {batch_id} of run {run}, pipeline {self.name}, is out of ClickHouse and VOIDED. "
+            "Deliver its events again: "
+            f"tagmill run deliver --pipeline {self.name} --reread-from {low:%Y-%m-%dT%H:%M:%SZ} "
+            f"--reread-until {high:%Y-%m-%dT%H:%M:%SZ}"
         )
 
     def taken_out(self, batch_id: UUID, run: int) -> set[tuple[str, int]]:
-        """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its events."""
+        """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its
+        events.
+        """
         with self._at_work() as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
-                views = self._require_no_views(f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn")
+                views = self._require_no_views(
+                    f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn"
+                )
                 plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}")
             return set(withdraw.buckets(RunFiles(self.settings.storage.root), plan))
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
-        """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many events were given."""
+        """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many
+        events were given.
+        """
         first = next(lost, None)
         if first is None:
             return 0
         with self._at_work() as ledger:
             self._unfinished_withdrawal(ledger)
-            views = self._require_no_views(f"events of pipeline {self.name} that ClickHouse lacks are not sent again")
+            views = self._require_no_views(
+                f"events of pipeline {self.name} that ClickHouse lacks are not sent again"
+            )
             what = f"audit --repair: progress of what was not delivered{views}"
             plan = self._withdrawal(ledger, [], chain([first], lost), what)
             return withdraw.count(RunFiles(self.settings.storage.root), plan)
 
     def record(self, ledger: Ledger, what: str) -> None:
-        """Record a change of neither progress nor batches under a run number of its own. The caller holds the lease."""
+        """Record a change of neither progress nor batches under a run number of its own.
+
+        The caller holds the lease.
+        """
         run = ledger.free_number(self.name)
         self._none_open(ledger)
         self._recorded(ledger, run, what)
@@ -152,13 +219,19 @@ class Interventions:
             hold = self._hold(ledger, tag, persistence_id)
             if hold.reason not in CLOSABLE:
                 raise GuardRefused(
-                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't be given up. Nothing was changed; "
-                    f"see: tagmill progress {'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
+                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't "
+                    "be given up. Nothing was changed; "
+                    "see: tagmill progress "
+                    f"{'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
                 )
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
             self._intervene(
-                ledger, this_run, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}"
+                ledger,
+                this_run,
+                hold,
+                rules.close(before, hold.hole),
+                f"holds close {tag} {persistence_id} {missing}",
             )
             return (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; "
@@ -166,7 +239,9 @@ class Interventions:
             )
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
-        """Set progress after the view was renumbered: to the new number of the last delivered event, looked up unless it is given."""
+        """Set progress after the view was renumbered: to the new number of the last delivered event, looked
+        up unless it is given.
+        """
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
@@ -183,7 +258,8 @@ class Interventions:
                 f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}",
             )
             return (
-                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number {progress.number}, "
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number "
+                f"{progress.number}, "
                 f"sequence_nr {progress.sequence_nr}; the next run goes on behind it"
             )
 
@@ -194,20 +270,26 @@ class Interventions:
             return accept_journal(self.settings, ledger, self.name)
 
     def restart(self, tag: str, persistence_id: str) -> str:
-        """Forget the progress of a persistence_id that began another life: the next run judges what is held from its number 1 on."""
+        """Forget the progress of a persistence_id that began another life: the next run judges what is held
+        from its number 1 on.
+        """
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             if hold.reason != Reason.ANOTHER_LIFE:
                 raise GuardRefused(
-                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}, not {Reason.ANOTHER_LIFE}. Nothing was changed; "
+                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}, not "
+                    f"{Reason.ANOTHER_LIFE}. Nothing was changed; "
                     f"look: tagmill holds --pipeline {self.name}"
                 )
             self._recorded(ledger, this_run, f"progress restart {tag} {persistence_id}")
             ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
             checkpoints.reached("intervene.before_progress")
             ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
-            return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its new life from number 1 on"
+            return (
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its "
+                "new life from number 1 on"
+            )
 
     # -- guards
 
@@ -215,8 +297,10 @@ class Interventions:
         kept = Retired(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).of_run(run)
         if batch_id in [batch.batch_id for batch in kept]:
             raise SealedFileDamaged(
-                f"batch {batch_id} of run {run}, pipeline {self.name}, is past retention_days ({self.pipeline.retention_days}): its sealed "
-                "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal has its events: "
+                f"batch {batch_id} of run {run}, pipeline {self.name}, is past retention_days "
+                f"({self.pipeline.retention_days}): its sealed "
+                "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal "
+                "has its events: "
                 f"tagmill audit --pipeline {self.name} --repair"
             )
 
@@ -232,60 +316,82 @@ class Interventions:
             there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
             if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
                 raise GuardRefused(
-                    f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
+                    f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that "
+                    "belong with those to be voided. "
                     f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
                 )
 
     def _none_waits_before(self, row: RunRow, found: BatchRow, batches: list[BatchRow]) -> None:
-        """Raise GuardRefused if the run is open and an undelivered batch of the same tag comes before this one."""
+        """Raise GuardRefused if the run is open and an undelivered batch of the same tag comes before this
+        one.
+        """
         waiting = [
-            batch for batch in batches if batch.state == BatchState.NEW and batch.tag == found.tag and batch.number < found.number
+            batch
+            for batch in batches
+            if batch.state == BatchState.NEW and batch.tag == found.tag and batch.number < found.number
         ]
         if waiting and row.state.is_open:
             raise GuardRefused(
-                f"batch {waiting[0].batch_id} of run {row.run}, pipeline {self.name}, comes before batch {found.batch_id} and is not "
-                f"delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline {self.name}"
+                f"batch {waiting[0].batch_id} of run {row.run}, pipeline {self.name}, comes before batch "
+                f"{found.batch_id} and is not "
+                "delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline "
+                f"{self.name}"
             )
 
     def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):
             raise GuardRefused(
-                f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was changed; first: "
+                f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
+                "changed; first: "
                 f"tagmill run deliver --pipeline {self.name}"
             )
         stops.finish(ledger, RunFiles(self.settings.storage.root), self.name)
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
         self._none_open(ledger)
-        hold = next((h for h in ledger.delivered.holds(self.name, [tag]) if h.persistence_id == persistence_id), None)
+        hold = next(
+            (h for h in ledger.delivered.holds(self.name, [tag]) if h.persistence_id == persistence_id), None
+        )
         if hold is None:
             raise GuardRefused(
-                f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was changed. "
+                f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was "
+                "changed. "
                 f"Look: tagmill holds --pipeline {self.name}"
             )
         return hold
 
-    def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, given: tuple[int, int, str] | None) -> Progress:
-        """Return progress under the new numbers, from the rows of the view that ClickHouse has; some may have been withdrawn or given up.
+    def _looked_up(
+        self, ledger: Ledger, tag: str, persistence_id: str, given: tuple[int, int, str] | None
+    ) -> Progress:
+        """Return progress under the new numbers, from the rows of the view that ClickHouse has; some may have
+        been withdrawn or given up.
 
         Raises GuardRefused if ClickHouse has none of them and no number is given.
         """
         views = Views(ledger.cassandra, self.pipeline.journal)
-        rows = [(n, nr or 0, str(at)) for n, nr, at in views.numbers(tag, persistence_id, views.buckets([tag])[tag])]
+        rows = [
+            (n, nr or 0, str(at))
+            for n, nr, at in views.numbers(tag, persistence_id, views.buckets([tag])[tag])
+        ]
         with ClickHouse(self.settings.clickhouse) as clickhouse:
             clickhouse.sync_replica(self.pipeline.destination)
             there = clickhouse.sequence_nrs(self.pipeline.destination, tag, persistence_id)
         progress = rules.rebased(rows, there, given)
         if progress is None:
             raise GuardRefused(
-                f"pipeline {self.name}: ClickHouse has none of the view's rows of {persistence_id!r}, tag {tag!r}. Nothing was changed; "
+                f"pipeline {self.name}: ClickHouse has none of the view's rows of {persistence_id!r}, "
+                f"tag {tag!r}. Nothing was changed; "
                 "give --number and --sequence-nr"
             )
         return progress
 
     def _require_no_views(self, refused: str) -> str:
         with ClickHouse(self.settings.clickhouse) as clickhouse:
-            return despite(require_no_views(clickhouse, self.pipeline.destination, refused, despite_views=self.despite_views))
+            return despite(
+                require_no_views(
+                    clickhouse, self.pipeline.destination, refused, despite_views=self.despite_views
+                )
+            )
 
     # -- doing it
 
@@ -296,7 +402,9 @@ class Interventions:
             return None
         return self._finished(ledger, ledger.raise_fence(left, self.owner))
 
-    def _withdrawal(self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], what: str) -> Plan:
+    def _withdrawal(
+        self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], what: str
+    ) -> Plan:
         reason = f"{self.who}: {self.why}"
         row = withdraw.plan(self.settings, ledger, self.name, self.owner, batches, lost, reason=reason)
         ledger.record_intervention(self.name, row.run, self.who, what, self.why)
@@ -314,11 +422,12 @@ class Interventions:
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
         """Record a change, and write the hold and the progress that result from it.
 
-        `run` was free before the hold and the progress were read: if another run has started since, the number is taken and the
-        claim fails.
+        `run` was free before the hold and the progress were read: if another run has started since, the
+        number is taken and the claim fails.
         """
         self._recorded(ledger, run, what)
-        # Progress is written last: a process that is killed before leaves a hold that can be closed again, or none.
+        # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
+        # none.
         if hold.held_rows == 0:  # the view has no row left to be judged again
             ledger.delivered.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
         else:
@@ -332,7 +441,11 @@ class Interventions:
         """Yield the ledger under the pipeline's lease, and give the lease back afterwards."""
         with Ledger(self.settings.cassandra) as ledger:
             lease = Lease(
-                ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds
+                ledger.cassandra,
+                self.settings.cassandra.ledger_keyspace,
+                self.name,
+                self.owner,
+                self.pipeline.lease_seconds,
             )
             with lease.held(self.pipeline.lease_wait_seconds):
                 check_journal(ledger.cassandra, self.settings, self.name)

@@ -1,4 +1,5 @@
-"""Apply the rules of continuity to the suspects, one (tag, persistence_id) at a time, in Spark's Python workers.
+"""Apply the rules of continuity to the suspects, one (tag, persistence_id) at a time, in Spark's Python
+workers.
 
 The rules are in tagmill.continuity. This module only converts key rows to Row, and a Judgement to rows.
 """
@@ -16,22 +17,28 @@ from tagmill.ledger.progress import read_intervals, write_intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap with deleted events), held, progress.
+# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap with deleted
+# events), held, progress.
 JUDGED_SCHEMA = (
-    "kind string, tag string, persistence_id string, file string, row_index bigint, tag_pid_sequence_nr bigint, sequence_nr bigint, "
-    "ticks bigint, offset string, timebucket bigint, size bigint, action string, reason string, order_ticks bigint, "
-    "last_missing bigint, after_sequence_nr bigint, before_sequence_nr bigint, held_rows bigint, missing string"
+    "kind string, tag string, persistence_id string, file string, row_index bigint, tag_pid_sequence_nr "
+    "bigint, sequence_nr bigint, "
+    "ticks bigint, offset string, timebucket bigint, size bigint, action string, reason string, "
+    "order_ticks bigint, "
+    "last_missing bigint, after_sequence_nr bigint, before_sequence_nr bigint, held_rows bigint, missing "
+    "string"
 )
 JUDGED_COLUMNS = [part.strip().split(" ")[0] for part in JUDGED_SCHEMA.split(",")]
-# The `file` of an event that comes from the journal and not from a staged file; its row_index counts the run's events from the
-# journal.
+# The `file` of an event that comes from the journal and not from a staged file; its row_index counts the
+# run's events from the journal.
 FROM_JOURNAL = "journal"
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """Evidence from outside the rows: about gaps, about lower numbers before the range, and about rows of another life."""
+    """Evidence from outside the rows: about gaps, about lower numbers before the range, and about rows of
+    another life.
+    """
 
     journal: dict[Key, dict[Hole, Evidence]] = field(default_factory=dict)
     earlier: dict[Key, Earlier] = field(default_factory=dict)
@@ -43,10 +50,14 @@ def judged(rows: DataFrame, policies: Mapping[str, Policy], knowledge: Knowledge
 
     In: key rows with progress (known_*). Out: JUDGED_SCHEMA, several rows per persistence_id.
     """
-    return rows.groupBy("tag", "persistence_id").applyInPandas(_judge_group(dict(policies), knowledge), JUDGED_SCHEMA)
+    return rows.groupBy("tag", "persistence_id").applyInPandas(
+        _judge_group(dict(policies), knowledge), JUDGED_SCHEMA
+    )
 
 
-def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable[[pd.DataFrame], pd.DataFrame]":
+def _judge_group(
+    policies: dict[str, Policy], knowledge: Knowledge
+) -> "Callable[[pd.DataFrame], pd.DataFrame]":
     def judge_group(group: "pd.DataFrame") -> "pd.DataFrame":
         import pandas as pd
 
@@ -55,7 +66,8 @@ def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable
         rows = [_row(record) for record in group.to_dict("records")]
         of_gaps, strangers = knowledge.journal.get(key), knowledge.strangers.get(key, frozenset())
         outcome = judge(_known(first), rows, policies[key[0]], of_gaps, knowledge.earlier.get(key), strangers)
-        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take.
+        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5
+        # can't take.
         return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
 
     return judge_group
@@ -98,10 +110,22 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
             row.handle if isinstance(row.handle, tuple) and len(row.handle) == 4 else (FROM_JOURNAL, -1, 0, 0)
         )
         out.append(
-            {**base, "kind": "row", "file": file, "row_index": index, "tag_pid_sequence_nr": row.number, "sequence_nr": row.sequence_nr,
-             "ticks": row.ticks, "offset": row.offset, "timebucket": bucket, "size": size, "action": decision.action.value,
-             "reason": decision.reason.value, "order_ticks": decision.order_ticks}
-        )  # fmt: skip
+            {
+                **base,
+                "kind": "row",
+                "file": file,
+                "row_index": index,
+                "tag_pid_sequence_nr": row.number,
+                "sequence_nr": row.sequence_nr,
+                "ticks": row.ticks,
+                "offset": row.offset,
+                "timebucket": bucket,
+                "size": size,
+                "action": decision.action.value,
+                "reason": decision.reason.value,
+                "order_ticks": decision.order_ticks,
+            }
+        )
     out.extend({**base, "kind": "hole", **_hole(hole)} for hole in outcome.holes)
     out.extend({**base, "kind": "closed", **_hole(hole)} for hole in outcome.closed)
     if outcome.held:
@@ -119,9 +143,16 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
     if outcome.progress and outcome.progress != before:
         known = outcome.progress
         out.append(
-            {**base, "kind": "progress", "tag_pid_sequence_nr": known.number, "sequence_nr": known.sequence_nr, "ticks": known.ticks,
-             "offset": known.offset, "missing": write_intervals(known.missing)}
-        )  # fmt: skip
+            {
+                **base,
+                "kind": "progress",
+                "tag_pid_sequence_nr": known.number,
+                "sequence_nr": known.sequence_nr,
+                "ticks": known.ticks,
+                "offset": known.offset,
+                "missing": write_intervals(known.missing),
+            }
+        )
     return out
 
 

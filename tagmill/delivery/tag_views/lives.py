@@ -1,4 +1,6 @@
-"""Find rows of another life: rows of persistence_ids whose numbers began again, so that they look delivered."""
+"""Find rows of another life: rows of persistence_ids whose numbers began again, so that they look
+delivered.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -18,17 +20,28 @@ OFFSETS_AT_ONCE = 1000
 def strangers(rows: DataFrame, clickhouse: ClickHouse, destination: str) -> dict[Key, frozenset[str]]:
     """Return by key the offsets of rows that count as delivered by their number but are not in ClickHouse.
 
-    In: key rows with progress. Only rows that are later than the last delivered one, or in its place, are looked up in
-    ClickHouse.
+    In: key rows with progress. Only rows that are later than the last delivered one, or in its place, are
+    looked up in ClickHouse.
     """
-    doubtful = rows.where(is_in_doubt()).select("tag", "persistence_id", "offset").distinct().limit(MAX_ROWS).collect()
+    doubtful = (
+        rows.where(is_in_doubt())
+        .select("tag", "persistence_id", "offset")
+        .distinct()
+        .limit(MAX_ROWS)
+        .collect()
+    )
     wanted: dict[Key, set[str]] = defaultdict(set)
     for row in doubtful:
         wanted[row.tag, row.persistence_id].add(row.offset)
     if not wanted:
         return {}
-    delivered = _delivered(clickhouse, destination, {offset for offsets in wanted.values() for offset in offsets})
-    found = {key: frozenset(offset for offset in offsets if (*key, offset) not in delivered) for key, offsets in wanted.items()}
+    delivered = _delivered(
+        clickhouse, destination, {offset for offsets in wanted.values() for offset in offsets}
+    )
+    found = {
+        key: frozenset(offset for offset in offsets if (*key, offset) not in delivered)
+        for key, offsets in wanted.items()
+    }
     return {key: offsets for key, offsets in found.items() if offsets}
 
 

@@ -1,6 +1,8 @@
-"""Look back in growing windows: count an hour of the view when it reaches a window's age, and read it again if rows have come.
+"""Look back in growing windows: count an hour of the view when it reaches a window's age, and read it again
+if rows have come.
 
-Counting happens on the server. An hour without more rows than are accounted for is not read, and Spark does not start for it.
+Counting happens on the server. An hour without more rows than are accounted for is not read, and Spark does
+not start for it.
 """
 
 from bisect import bisect_right
@@ -30,7 +32,9 @@ DeliveredRows = Callable[[str, Sequence[int]], Mapping[int, int] | None]
 
 @dataclass(slots=True)
 class Found:
-    """Hours with more rows than are accounted for: their slices, and their rows by tag; `more`: further hours wait for the next run."""
+    """Hours with more rows than are accounted for: their slices, and their rows by tag; `more`: further hours
+    wait for the next run.
+    """
 
     slices: list[tuple[str, Slice]] = field(default_factory=list)
     hours: dict[str, list[HourRows]] = field(default_factory=dict)
@@ -40,28 +44,42 @@ class Found:
 def is_due(begin: int, known: HourCount | None, now: datetime, windows: Sequence[float]) -> bool:
     """Return whether an hour has reached the age of a window since it was counted.
 
-    An hour that was never counted is due up to the age of the largest window; one that was counted under a wrong clock is always
-    due.
+    An hour that was never counted is due up to the age of the largest window; one that was counted under a
+    wrong clock is always due.
     """
     age = (now - _moment(begin)).total_seconds()
     if known is None:
         return bool(windows) and windows[0] <= age <= windows[-1]
     if known.counted_at > now:
         return True
-    return bisect_right(windows, age) > bisect_right(windows, (known.counted_at - _moment(begin)).total_seconds())
+    return bisect_right(windows, age) > bisect_right(
+        windows, (known.counted_at - _moment(begin)).total_seconds()
+    )
 
 
 class LookBack:
     """The look-back of one plan."""
 
     def __init__(
-        self, counts: HourCounts, views: Views, pipeline: PipelineSettings, delivered: DeliveredRows, now: datetime
+        self,
+        counts: HourCounts,
+        views: Views,
+        pipeline: PipelineSettings,
+        delivered: DeliveredRows,
+        now: datetime,
     ) -> None:
-        self.counts, self.views, self.pipeline, self.delivered, self.now = counts, views, pipeline, delivered, now
+        self.counts, self.views, self.pipeline, self.delivered, self.now = (
+            counts,
+            views,
+            pipeline,
+            delivered,
+            now,
+        )
         self.windows = sorted(pipeline.look_back_windows_seconds)
 
     def find(self, run: int, watermarks: Mapping[str, int]) -> Found:
-        """Count the due hours before the watermarks (ticks, by tag); return those with more rows, and note the others as counted.
+        """Count the due hours before the watermarks (ticks, by tag); return those with more rows, and note
+        the others as counted.
 
         Returns at most max_rows_per_run rows in max_slices_per_run slices, but at least one hour.
         """
@@ -79,19 +97,31 @@ class LookBack:
         return found
 
     def _with_more(self, run: int, tag: str, watermark: int) -> Iterator[tuple[int, list[Slice]]]:
-        """Count the due hours of a tag; yield those with more rows than are accounted for, and note the others as counted."""
+        """Count the due hours of a tag; yield those with more rows than are accounted for, and note the
+        others as counted.
+        """
         known = self.counts.of(tag, self._first(tag))
-        due = [begin for begin in self._hours(tag, watermark) if is_due(begin, known.get(begin), self.now, self.windows)]
+        due = [
+            begin
+            for begin in self._hours(tag, watermark)
+            if is_due(begin, known.get(begin), self.now, self.windows)
+        ]
         counted = self._counted(tag, sorted(due, key=self._due_since)[:HOURS_PER_PLAN])
         rows = {begin: sum(part.rows for part in parts) for begin, parts in counted.items()}
         more = [begin for begin in counted if rows[begin] > (known[begin].rows if begin in known else 0)]
         in_clickhouse = self._in_clickhouse(tag, more)
-        settled = [begin for begin in counted if begin not in more or rows[begin] <= in_clickhouse.get(begin, -1)]
+        settled = [
+            begin for begin in counted if begin not in more or rows[begin] <= in_clickhouse.get(begin, -1)
+        ]
         self.counts.write(tag, [HourCount(begin, rows[begin], run, self.now) for begin in settled])
-        yield from ((begin, counted[begin]) for begin in more if rows[begin] > in_clickhouse.get(begin, rows[begin]))
+        yield from (
+            (begin, counted[begin]) for begin in more if rows[begin] > in_clickhouse.get(begin, rows[begin])
+        )
 
     def _first(self, tag: str) -> int:
-        """Return the first hour of a tag that is worth counting: not before its start, and not older than counts are kept."""
+        """Return the first hour of a tag that is worth counting: not before its start, and not older than
+        counts are kept.
+        """
         oldest = from_datetime(self.now - timedelta(seconds=self.counts.keep_seconds))
         return max(oldest, self.pipeline.start_ticks(tag)) // HOUR_TICKS * HOUR_MS
 
@@ -100,12 +130,15 @@ class LookBack:
         return range(self._first(tag), (watermark + 1) // HOUR_TICKS * HOUR_MS, HOUR_MS)
 
     def _due_since(self, begin: int) -> datetime:
-        """Return when an hour reached the window that it is due for: hours that have waited longest come first."""
+        """Return when an hour reached the window that it is due for: hours that have waited longest come
+        first.
+        """
         age = (self.now - _moment(begin)).total_seconds()
         return _moment(begin) + timedelta(seconds=self.windows[max(0, bisect_right(self.windows, age) - 1)])
 
     def _counted(self, tag: str, hours: Sequence[int]) -> dict[int, list[Slice]]:
-        """Return the slices of hours with their rows, until max_rows_per_run rows have been counted for each window.
+        """Return the slices of hours with their rows, until max_rows_per_run rows have been counted for each
+        window.
 
         That much has to be counted again for each full run that was delivered.
         """
@@ -123,18 +156,26 @@ class LookBack:
 
     def _sizes(self, tag: str, parts: Sequence[Slice]) -> Iterator[int]:
         """Return the row counts of slices, in their order; many whole minutes are counted in one query."""
-        whole = [part.timebucket for part in parts if part.whole] if self.pipeline.bucket_size == BucketSize.MINUTE else []
+        whole = (
+            [part.timebucket for part in parts if part.whole]
+            if self.pipeline.bucket_size == BucketSize.MINUTE
+            else []
+        )
         of_whole = self.views.count_whole(tag, whole)
         singly = [part for part in parts if part.timebucket not in of_whole]
         others = self.views.count((tag, part.timebucket, part.after, part.until) for part in singly)
-        return (of_whole[part.timebucket] if part.timebucket in of_whole else next(others)[0] for part in parts)
+        return (
+            of_whole[part.timebucket] if part.timebucket in of_whole else next(others)[0] for part in parts
+        )
 
     def _slices(self, tag: str, begin: int) -> list[Slice]:
         size = self.pipeline.bucket_size
         after = max(begin * TICKS_PER_MILLISECOND, self.pipeline.start_ticks(tag)) - 1
         until = (begin + HOUR_MS) * TICKS_PER_MILLISECOND - 1
         first = size.start(begin * TICKS_PER_MILLISECOND)
-        parts = (part_of(size, bucket, after, until) for bucket in range(first, begin + HOUR_MS, size.milliseconds))
+        parts = (
+            part_of(size, bucket, after, until) for bucket in range(first, begin + HOUR_MS, size.milliseconds)
+        )
         return [part for part in parts if part]
 
     def _in_clickhouse(self, tag: str, hours: Sequence[int]) -> dict[int, int]:
@@ -148,16 +189,24 @@ class LookBack:
 
 
 def part_of(size: BucketSize, bucket: int, after: int, until: int) -> Slice | None:
-    """Return the part of a bucket with after < time <= until, without bounds if it is the whole bucket; None if it is empty."""
+    """Return the part of a bucket with after < time <= until, without bounds if it is the whole bucket; None
+    if it is empty.
+    """
     low = bucket_rules.first_ticks(bucket)
     high = low + size.ticks - 1
     if high <= after or low > until:
         return None
-    return Slice(timebucket=bucket, after=after if after >= low else None, until=until if until < high else None)
+    return Slice(
+        timebucket=bucket, after=after if after >= low else None, until=until if until < high else None
+    )
 
 
-def read_hours(read: Mapping[int, int], known: Mapping[int, HourCount], run: int, now: datetime) -> Iterator[HourCount]:
-    """Yield the counts of hours, raised by the rows that a run has read there; skip hours that this run has already counted."""
+def read_hours(
+    read: Mapping[int, int], known: Mapping[int, HourCount], run: int, now: datetime
+) -> Iterator[HourCount]:
+    """Yield the counts of hours, raised by the rows that a run has read there; skip hours that this run has
+    already counted.
+    """
     for begin, rows in read.items():
         before = known.get(begin)
         if before is None or before.run < run:

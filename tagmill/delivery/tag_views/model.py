@@ -1,4 +1,6 @@
-"""The documents that one step of a run hands to the next: the plan and the manifest, as files that a person can read."""
+"""The documents that one step of a run hands to the next: the plan and the manifest, as files that a person
+can read.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,8 +31,8 @@ class Slice(Document):
 class Unit(Document):
     """Slices of one tag in time order that one task reads; all lie in one ClickHouse partition.
 
-    Kind `new`: not read before, so its file can become a batch unchanged. Kind `again`: look-back, a hold's buckets or an
-    explicit re-read.
+    Kind `new`: not read before, so its file can become a batch unchanged. Kind `again`: look-back, a hold's
+    buckets or an explicit re-read.
     """
 
     number: int
@@ -54,8 +56,8 @@ class HourRows(Document):
 class TagRange(Document):
     """The range that a run reads of a tag: from its watermark (exclusive) to `until`.
 
-    `window_from`: where the look-back window that ends at `until` begins. `back_from`: the watermark that a wrong clock had put
-    into the future, and that this run brings back.
+    `window_from`: where the look-back window that ends at `until` begins. `back_from`: the watermark that a
+    wrong clock had put into the future, and that this run brings back.
     """
 
     after: int
@@ -99,13 +101,15 @@ class Withdrawn(Document):
 class Plan(Document):
     """The plan of a run: what it reads. It never changes once written.
 
-    `build`: the newest build of the view, if Tagmill keeps it. `late_left`, in a run that reads only late rows: the tick of each
-    tag from which they are left to the next run. `view`: the table and bucket size of the slices. `held_ttl_seconds`: the
-    remaining TTL of the earliest held row of a tag, if it has one.
+    `build`: the newest build of the view, if Tagmill keeps it. `late_left`, in a run that reads only late
+    rows: the tick of each tag from which they are left to the next run. `view`: the table and bucket size of
+    the slices. `held_ttl_seconds`: the remaining TTL of the earliest held row of a tag, if it has one.
 
-    `look_back`: hours that are read again because rows came late. `filled_tags`: tags of which the late rows of a build are read.
+    `look_back`: hours that are read again because rows came late. `filled_tags`: tags of which the late rows
+    of a build are read.
 
-    A run of kind "withdraw" reads nothing: it takes batches out, and notes the events in `undelivered_file` as not delivered.
+    A run of kind "withdraw" reads nothing: it takes batches out, and notes the events in `undelivered_file`
+    as not delivered.
     """
 
     pipeline: str
@@ -140,7 +144,9 @@ class Plan(Document):
 
 
 class TagOutcome(Document):
-    """The outcome of a sealed run for a tag. `window_rows`: rows read in the look-back window that ends at `until`.
+    """The outcome of a sealed run for a tag.
+
+    `window_rows`: rows read in the look-back window that ends at `until`.
 
     `hours`: the new rows that it read of each hour that look-back still counts.
     """
@@ -189,7 +195,9 @@ class Manifest(Document):
         holds_file: str = "",
         sha256: Mapping[str, str] | None = None,
     ) -> "Manifest":
-        """Return the manifest of a run that ended without a seal: it moves no watermark, and its batches can't be sent again."""
+        """Return the manifest of a run that ended without a seal: it moves no watermark, and its batches
+        can't be sent again.
+        """
         return cls(
             pipeline=pipeline,
             run=run,

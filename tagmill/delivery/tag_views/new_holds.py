@@ -18,10 +18,12 @@ from tagmill.domain.continuity.model import Hole
 from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
 
-# Holds that one stop records: every later run keeps open holds in memory. If there are more, the next run stops again.
+# Holds that one stop records: every later run keeps open holds in memory. If there are more, the next run
+# stops again.
 MAX_HOLDS = 100_000
 ROWS_AT_ONCE = 10_000
-# Rules of the gate about single persistence_ids; a stop by another rule makes the judgement not worth recording.
+# Rules of the gate about single persistence_ids; a stop by another rule makes the judgement not worth
+# recording.
 ABOUT_IDS = {"held_share", "keys"}
 
 
@@ -40,7 +42,9 @@ class Judged:
 
 def open_holds(spark: SparkSession, plan: Plan, frozen: list[HoldRow]) -> DataFrame | None:
     """Return (tag, persistence_id) of all holds that were open before the run, or None if there are none."""
-    keys = [(look.tag, look.persistence_id) for look in plan.holds] + [(hold.tag, hold.persistence_id) for hold in frozen]
+    keys = [(look.tag, look.persistence_id) for look in plan.holds] + [
+        (hold.tag, hold.persistence_id) for hold in frozen
+    ]
     return spark.createDataFrame(keys, "tag string, persistence_id string") if keys else None
 
 
@@ -58,22 +62,38 @@ def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
 def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
     """Yield a record of HOLD_SCHEMA for each new hold.
 
-    `held_rows` counts only rows before the watermark: the others stay new, and the next run reads and counts them.
+    `held_rows` counts only rows before the watermark: the others stay new, and the next run reads and counts
+    them.
     """
     key = list(KEY)
     held = judged.decisions.where("kind = 'held'")
     broken = (
-        judged.rows.where("bad_key").groupBy(*KEY).agg(F.min("ticks").alias("ticks")).join(held.select(*KEY), key, "left_anti")
+        judged.rows.where("bad_key")
+        .groupBy(*KEY)
+        .agg(F.min("ticks").alias("ticks"))
+        .join(held.select(*KEY), key, "left_anti")
     )
     if judged.waiting is not None:
         held = held.join(F.broadcast(judged.waiting), key, "left_anti")
-    again = judged.decisions.where("kind = 'row' AND action = 'hold'").where(~F.col("file").isin(judged.files))
+    again = judged.decisions.where("kind = 'row' AND action = 'hold'").where(
+        ~F.col("file").isin(judged.files)
+    )
     behind = again.groupBy(*KEY).agg(F.count(F.lit(1)).alias("behind"))
     for row in held.join(behind, key, "left").toLocalIterator():
         hole = Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
         behind_mark = row.behind or 0
         yield hold_record(
-            HoldRow(row.tag, row.persistence_id, row.reason, hole, row.ticks, behind_mark, plan.run, plan.planned_at, seen="")
+            HoldRow(
+                row.tag,
+                row.persistence_id,
+                row.reason,
+                hole,
+                row.ticks,
+                behind_mark,
+                plan.run,
+                plan.planned_at,
+                seen="",
+            )
         )
     for row in broken.toLocalIterator():
         from_ticks = plan.tags[row.tag].after + 1 if row.ticks is None else row.ticks

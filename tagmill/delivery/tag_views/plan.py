@@ -1,6 +1,8 @@
-"""Plan what a run reads: each tag from its watermark to now less the delay, capped, with look-back and the buckets of holds.
+"""Plan what a run reads: each tag from its watermark to now less the delay, capped, with look-back and the
+buckets of holds.
 
-Only counts and bucket names are read here. If there is nothing to do there is no plan, and Spark does not start.
+Only counts and bucket names are read here. If there is nothing to do there is no plan, and Spark does not
+start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,13 +27,15 @@ LONG_LOOK_EVERY = timedelta(hours=1)
 COUNT_AT_ONCE = 256
 # Of a backlog's neighbouring buckets one in this many is counted (see _sized).
 COUNT_EVERY = 8
-# Possible buckets since the last scan above which the view's partitions are scanned again instead of counting each bucket.
+# Possible buckets since the last scan above which the view's partitions are scanned again instead of counting
+# each bucket.
 MAX_GUESSED_BUCKETS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The extent of a view's builds: the newest build or rebuild, its end, and by tag from where rows have come late (both in ticks).
+    """The extent of a view's builds: the newest build or rebuild, its end, and by tag from where rows have
+    come late (both in ticks).
 
     `to` is None if the application writes what is new.
     """
@@ -69,8 +73,8 @@ class Planner:
     ) -> None:
         """Read the watermarks and set the tick up to which the plan may read.
 
-        `built` is given if Tagmill has written the view: rows after the end of a build aren't in the view yet. `brought_back`:
-        watermarks to go on from, in place of those that are in the future.
+        `built` is given if Tagmill has written the view: rows after the end of a build aren't in the view
+        yet. `brought_back`: watermarks to go on from, in place of those that are in the future.
         """
         self.ledger = ledger
         self.views = views
@@ -111,7 +115,10 @@ class Planner:
         return self._document(run, draft, [look for look, _ in looks], columns, reread=False)
 
     def reread(self, run: int, start: datetime, end: datetime) -> Plan | None:
-        """Return a plan that reads a range again, whatever was delivered of it; None without rows. Watermarks stay."""
+        """Return a plan that reads a range again, whatever was delivered of it; None without rows.
+
+        Watermarks stay.
+        """
         columns = self.views.columns()
         after, until = from_datetime(start) - 1, min(from_datetime(end), self.until)
         draft = _Draft()
@@ -122,16 +129,22 @@ class Planner:
         return self._document(run, draft, [], columns, reread=True) if draft.again else None
 
     def reread_buckets(self, run: int, buckets: list[tuple[str, int]]) -> tuple[Plan | None, int]:
-        """Return a plan that reads whole (tag, timebucket) again, in their order, and how many of them are dealt with.
+        """Return a plan that reads whole (tag, timebucket) again, in their order, and how many of them are
+        dealt with.
 
         The plan takes as many as fit a run; it is None if none of them has rows.
         """
         columns = self.views.columns()
         draft, rows, taken = _Draft(), 0, 0
-        parts = [(tag, self._slice(bucket, bucket_rules.first_ticks(bucket) - 1, self.until)) for tag, bucket in buckets]
+        parts = [
+            (tag, self._slice(bucket, bucket_rules.first_ticks(bucket) - 1, self.until))
+            for tag, bucket in buckets
+        ]
         for first in range(0, len(parts), COUNT_AT_ONCE):
             group = parts[first : first + COUNT_AT_ONCE]
-            counted = {(tag, part.timebucket): part for tag, part in self._counted((t, p) for t, p in group if p)}
+            counted = {
+                (tag, part.timebucket): part for tag, part in self._counted((t, p) for t, p in group if p)
+            }
             for tag, bucket in buckets[first : first + COUNT_AT_ONCE]:
                 part = counted.get((tag, bucket))
                 full = len(draft.again) >= self.pipeline.max_slices_per_run
@@ -157,12 +170,14 @@ class Planner:
         """Return a draft with the slices after the watermarks, in time order, until the plan is full."""
         draft = _Draft()
         candidates = sorted(
-            ((tag, part) for tag in self.tags for part in self._candidates(tag)), key=lambda item: (item[1].timebucket, item[0])
+            ((tag, part) for tag in self.tags for part in self._candidates(tag)),
+            key=lambda item: (item[1].timebucket, item[0]),
         )
         rows, full_at = 0, None
         for tag, part in self._sized(candidates):
             if draft.new and (
-                len(draft.new) >= self.pipeline.max_slices_per_run or rows + part.rows > self.pipeline.max_rows_per_run
+                len(draft.new) >= self.pipeline.max_slices_per_run
+                or rows + part.rows > self.pipeline.max_rows_per_run
             ):
                 full_at, draft.more = part.timebucket, True
                 break
@@ -176,7 +191,9 @@ class Planner:
         return draft
 
     def _end(self, tag: str, full_at: int | None, draft: _Draft) -> int:
-        """Return where a tag's range ends: never before it begins, which is in the future if start_from is."""
+        """Return where a tag's range ends: never before it begins, which is in the future if start_from
+        is.
+        """
         end = self.until
         if full_at is not None:
             whole = any(part.timebucket == full_at and planned == tag for planned, part in draft.new)
@@ -195,17 +212,21 @@ class Planner:
                 yield part
 
     def _buckets(self, tag: str, after: int, *, filled: bool) -> list[int]:
-        """Return the buckets to read from `after` on: up to the last scan those that it found, after it every possible one.
+        """Return the buckets to read from `after` on: up to the last scan those that it found, after it every
+        possible one.
 
-        The view is scanned if it never was, or if the last scan is too old. `filled`: rows may have come into buckets that did
-        not exist when they were scanned, so those are scanned again, once per plan.
+        The view is scanned if it never was, or if the last scan is too old. `filled`: rows may have come into
+        buckets that did not exist when they were scanned, so those are scanned again, once per plan.
         """
         size = self.pipeline.bucket_size
         scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
         if scanned_to is not None and scanned_to > size.start(from_datetime(self.now)):
             scanned_to = None  # a wrong clock scanned into the future: buckets have come since
         first, now_bucket = size.start(after), size.start(self.until)
-        never = scanned_to is None or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
+        never = (
+            scanned_to is None
+            or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
+        )
         reach = now_bucket if scanned_to is None or never else scanned_to
         if never or filled and first < reach and tag not in self._scanned:
             self._scanned.add(tag)
@@ -218,7 +239,9 @@ class Planner:
         return part_of(self.pipeline.bucket_size, bucket, after, until)
 
     def _counted(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
-        """Yield the slices that have rows, with their counts and TTLs; counted in groups, so that a full plan stops the counting."""
+        """Yield the slices that have rows, with their counts and TTLs; counted in groups, so that a full plan
+        stops the counting.
+        """
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             counts = self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in group)
@@ -229,9 +252,9 @@ class Planner:
     def _sized(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
         """Yield the new slices that have rows, with counted or estimated sizes.
 
-        In a long backlog of whole buckets that a scan has found, one of COUNT_EVERY buckets of a tag is counted, and the others
-        are taken to be as large. Sizes decide how the work is divided, not what is delivered. (Counting all took an eighth of the
-        time of a whole delivery.)
+        In a long backlog of whole buckets that a scan has found, one of COUNT_EVERY buckets of a tag is
+        counted, and the others are taken to be as large. Sizes decide how the work is divided, not what is
+        delivered. (Counting all took an eighth of the time of a whole delivery.)
         """
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
@@ -256,7 +279,10 @@ class Planner:
                     yield (
                         tag,
                         part.model_copy(
-                            update={"rows": like.rows if like else 1, "ttl_seconds": like.ttl_seconds if like else None}
+                            update={
+                                "rows": like.rows if like else 1,
+                                "ttl_seconds": like.ttl_seconds if like else None,
+                            }
                         ),
                     )
 
@@ -275,9 +301,13 @@ class Planner:
         )
 
     def _look_back_due(self) -> bool:
-        """Return whether a tag's last look-back window holds another number of rows than when it was read, or a long look is due."""
+        """Return whether a tag's last look-back window holds another number of rows than when it was read, or
+        a long look is due.
+        """
         marks = [mark for tag, mark in self.marks.items() if tag in self.tags]
-        if any(self._long_look(mark) and mark.window_from > self._window_from(mark, long=True) for mark in marks):
+        if any(
+            self._long_look(mark) and mark.window_from > self._window_from(mark, long=True) for mark in marks
+        ):
             return True
         parts = [(mark, self._window(mark.tag, mark.window_from, mark.ticks)) for mark in marks]
         flat = [(mark.tag, part) for mark, window in parts for part in window]
@@ -298,7 +328,11 @@ class Planner:
         seconds = self.pipeline.long_look_back_seconds if long_look else self.pipeline.look_back_seconds
         window_from = max(self.pipeline.start_ticks(tag) - 1, until - int(seconds * TICKS_PER_SECOND))
         return TagRange(
-            after=self._after(tag), until=until, window_from=window_from, long_look=long_look, back_from=self.back_from.get(tag)
+            after=self._after(tag),
+            until=until,
+            window_from=window_from,
+            long_look=long_look,
+            back_from=self.back_from.get(tag),
         )
 
     def _look_back(self, tag: str, span: TagRange) -> Iterator[tuple[str, Slice]]:
@@ -311,7 +345,8 @@ class Planner:
         size = self.pipeline.bucket_size
         first, last = size.start(max(after, 0)), size.start(until)
         parts = (self._slice(bucket, after, until) for bucket in range(first, last + 1, size.milliseconds))
-        # Bounds stay even where they equal the bucket's, because rows outside their bucket are not part of a window.
+        # Bounds stay even where they equal the bucket's, because rows outside their bucket are not part of a
+        # window.
         return [part.model_copy(update={"after": after, "until": until}) for part in parts if part]
 
     def _hold_slices(self, looks: list[tuple[HoldLook, int]]) -> Iterator[tuple[str, Slice]]:
@@ -322,7 +357,8 @@ class Planner:
         yield from self._up_to_watermarks(first)
 
     def _late_slices(self) -> list[tuple[str, Slice]]:
-        """Return, in time order, the slices that builds have filled with late rows, at times before the watermark.
+        """Return, in time order, the slices that builds have filled with late rows, at times before the
+        watermark.
 
         A row is late if its persistence_id had to wait in the journal.
         """
@@ -343,7 +379,9 @@ class Planner:
         """
         draft = _Draft(again=late[:fitting], filled_tags=sorted({tag for tag, _ in late}), more=True)
         for tag, part in reversed(late[fitting:]):
-            draft.late_left[tag] = bucket_rules.first_ticks(part.timebucket) if part.after is None else part.after + 1
+            draft.late_left[tag] = (
+                bucket_rules.first_ticks(part.timebucket) if part.after is None else part.after + 1
+            )
         for tag in {tag for tag, _ in late}:
             ticks = self.marks[tag].ticks
             draft.ranges[tag] = TagRange(after=ticks, until=ticks, window_from=ticks)
@@ -360,7 +398,9 @@ class Planner:
 
     # -- the document
 
-    def _document(self, run: int, draft: _Draft, looks: list[HoldLook], columns: dict[str, str], *, reread: bool) -> Plan:
+    def _document(
+        self, run: int, draft: _Draft, looks: list[HoldLook], columns: dict[str, str], *, reread: bool
+    ) -> Plan:
         shape = (self.pipeline.bucket_size, self.pipeline.batch_rows)
         units = list(units_of("new", draft.new, 0, *shape))
         units += units_of("again", distinct(draft.again), len(units), *shape)
@@ -388,6 +428,10 @@ class Planner:
 
         The run reads that row only if its hold is due.
         """
-        parts = [part for tag in draft.ranges if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))]
+        parts = [
+            part
+            for tag in draft.ranges
+            if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))
+        ]
         counts = self.views.count(parts)
         return {tag: ttl for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None}

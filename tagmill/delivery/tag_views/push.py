@@ -9,8 +9,11 @@ from tagmill.ledger.runs import Ledger
 from tagmill.runs.storage import RunFiles
 
 
-def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: PushProgress | None = None) -> Manifest:
-    """Send every NEW batch of a sealed run to ClickHouse and verify it; call `progress` with (batches done, batches in all).
+def push(
+    settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: PushProgress | None = None
+) -> Manifest:
+    """Send every NEW batch of a sealed run to ClickHouse and verify it; call `progress` with (batches done,
+    batches in all).
 
     Raises BatchDiffers, SealedFileDamaged, DestinationDiffers (nothing more is pushed), FenceRaised.
     """

@@ -1,4 +1,6 @@
-"""Compare a pipeline's journal tables with those that it first read: tables created again may hold another life of the journal."""
+"""Compare a pipeline's journal tables with those that it first read: tables created again may hold another
+life of the journal.
+"""
 
 from tagmill.config.settings import Settings
 from tagmill.errors import GuardRefused
@@ -7,12 +9,16 @@ from tagmill.ledger.runs import Ledger
 
 
 def require_same_tables(settings: Settings, ledger: Ledger, pipeline: str) -> None:
-    """Raise GuardRefused if a table of the pipeline's journal was created again since the pipeline first read it."""
+    """Raise GuardRefused if a table of the pipeline's journal was created again since the pipeline first read
+    it.
+    """
     if changed := changed_tables(settings, ledger, pipeline):
         journal = settings.pipeline(pipeline).keyspace
         raise GuardRefused(
-            f"pipeline {pipeline}: {' and '.join(changed)} of journal {journal} was created again since its events were delivered, so "
-            "its numbers may be of another life. Nothing was planned. A new life: deliver it under another pipeline name and destination. "
+            f"pipeline {pipeline}: {' and '.join(changed)} of journal {journal} was created again since "
+            "its events were delivered, so "
+            "its numbers may be of another life. Nothing was planned. A new life: deliver it under "
+            "another pipeline name and destination. "
             f"The same events (a backup): tagmill ledger accept-journal --pipeline {pipeline} --why …"
         )
 
@@ -23,13 +29,20 @@ def changed_tables(settings: Settings, ledger: Ledger, pipeline: str) -> list[st
 
 
 def accept_journal(settings: Settings, ledger: Ledger, pipeline: str) -> str:
-    """Note that the present tables of the journal hold the events that were delivered; return a sentence that says so."""
+    """Note that the present tables of the journal hold the events that were delivered; return a sentence that
+    says so.
+    """
     _table_ids(settings, ledger, pipeline).accept(pipeline, _tables(settings, pipeline))
-    return f"pipeline {pipeline}: the tables of journal {settings.pipeline(pipeline).keyspace} are accepted; the next run goes on with them"
+    return (
+        f"pipeline {pipeline}: the tables of journal {settings.pipeline(pipeline).keyspace} are "
+        "accepted; the next run goes on with them"
+    )
 
 
 def _table_ids(settings: Settings, ledger: Ledger, pipeline: str) -> JournalTableIds:
-    return JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace)
+    return JournalTableIds(
+        ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace
+    )
 
 
 def _tables(settings: Settings, pipeline: str) -> tuple[str, str]:

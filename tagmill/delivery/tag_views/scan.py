@@ -1,4 +1,6 @@
-"""Read a plan's slices from tag_views and stage them as rows of batches: one Parquet file per unit, in Cassandra's own order."""
+"""Read a plan's slices from tag_views and stage them as rows of batches: one Parquet file per unit, in
+Cassandra's own order.
+"""
 
 import json
 from collections.abc import Iterable
@@ -15,20 +17,28 @@ from tagmill.spark.columns import is_time_uuid, offset_ticks, signed, xxhash64
 from tagmill.spark.connector import table
 
 
-def stage(spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int) -> None:
+def stage(
+    spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int
+) -> None:
     """Write the rows of all units to `target`, one file per unit.
 
     A unit has more files only if a slice grew over batch_rows since it was counted.
     """
     whole = [unit for unit in plan.units if all(part.whole for part in unit.slices)]
     bounded = [unit for unit in plan.units if unit not in whole]
-    frames = [_whole(spark, table(spark, keyspace, view_table, directJoinSetting="on"), whole)] if whole else []
+    frames = (
+        [_whole(spark, table(spark, keyspace, view_table, directJoinSetting="on"), whole)] if whole else []
+    )
     view = table(spark, keyspace, view_table)
     frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
     # A plan of holds alone may have no rows to read, because the view has lost them.
-    rows = reduce(DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)])
+    rows = reduce(
+        DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)]
+    )
     latest = from_datetime(plan.planned_at) + FUTURE_TICKS
-    with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode("overwrite").parquet(target)
+    with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode(
+        "overwrite"
+    ).parquet(target)
 
 
 def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame:
@@ -37,15 +47,21 @@ def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame
     identities = json.dumps([[str(unit.number), unit.tag] for unit in units])
     index = (F.col("id") + 1).cast("int")
     units_frame = spark.range(0, len(units), 1, len(units)).select(
-        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 1).cast("int").alias("unit"),
-        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 2).alias("tag_name"),
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 1)
+        .cast("int")
+        .alias("unit"),
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 2).alias(
+            "tag_name"
+        ),
         F.explode(F.element_at(F.from_json(F.lit(keys), "array<array<bigint>>"), index)).alias("timebucket"),
     )
     return units_frame.join(view, ["tag_name", "timebucket"]).select("unit", *VIEW_COLUMNS)
 
 
 def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
-    """Read a part of one partition; Cassandra checks all conditions, since it compares TimeUUIDs by time and Spark compares text."""
+    """Read a part of one partition; Cassandra checks all conditions, since it compares TimeUUIDs by time and
+    Spark compares text.
+    """
     after, until = bounds(part.after, part.until)
     rows = view.where(
         (F.col("tag_name") == unit.tag)
@@ -59,8 +75,8 @@ def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
 def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
     """Return the columns of a batch, and those that only the judgement needs.
 
-    In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns, `event_missing`,
-    `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
+    In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns,
+    `event_missing`, `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
     """
     ticks = F.col("ticks")
     return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
@@ -100,7 +116,9 @@ def with_checksums(rows: DataFrame) -> DataFrame:
 
 
 def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> Column:
-    """Return the checksum of a batch row over all columns or some, the same as columns.row_checksum_sql computes in ClickHouse."""
+    """Return the checksum of a batch row over all columns or some, the same as columns.row_checksum_sql
+    computes in ClickHouse.
+    """
     folded = F.lit(0).cast("bigint")
     for column in chosen:
         value = F.col(column.name).cast("bigint") if column.kind == "number" else xxhash64(F.col(column.name))

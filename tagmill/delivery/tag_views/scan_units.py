@@ -11,7 +11,8 @@ from tagmill.domain.time_buckets import BucketSize
 def units_of(
     kind: Literal["new", "again"], parts: list[tuple[str, Slice]], number: int, size: BucketSize, rows: int
 ) -> Iterator[Unit]:
-    """Yield units of slices: whole buckets of one tag and month together, up to `rows`; part of a bucket alone.
+    """Yield units of slices: whole buckets of one tag and month together, up to `rows`; part of a bucket
+    alone.
 
     A bucket with more rows is divided into pieces, each a unit alone.
     """
@@ -33,17 +34,27 @@ def _pieces(part: Slice, size: BucketSize, rows: int) -> list[Slice]:
     if count <= 1:
         return [part]
     low = part.after if part.after is not None else bucket_rules.first_ticks(part.timebucket) - 1
-    high = part.until if part.until is not None else bucket_rules.first_ticks(part.timebucket) + size.ticks - 1
+    high = (
+        part.until if part.until is not None else bucket_rules.first_ticks(part.timebucket) + size.ticks - 1
+    )
     cuts = [low + (high - low) * i // count for i in range(1, count)]
     edges = zip([part.after, *cuts], [*cuts, part.until], strict=True)
     return [
-        Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count, ttl_seconds=part.ttl_seconds)
+        Slice(
+            timebucket=part.timebucket,
+            after=a,
+            until=u,
+            rows=part.rows // count,
+            ttl_seconds=part.ttl_seconds,
+        )
         for a, u in edges
     ]
 
 
 def distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:
-    """Merge slices of look-back, holds and re-reads, which may overlap: return one slice per bucket that covers them all."""
+    """Merge slices of look-back, holds and re-reads, which may overlap: return one slice per bucket that
+    covers them all.
+    """
     covering: dict[tuple[str, int], Slice] = {}
     for tag, part in parts:
         known = covering.get((tag, part.timebucket))

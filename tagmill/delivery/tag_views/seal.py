@@ -1,4 +1,6 @@
-"""Seal a run: read the plan's slices, judge them, and fix the batches. The commit is one conditional update, PLANNED → SEALED.
+"""Seal a run: read the plan's slices, judge them, and fix the batches.
+
+The commit is one conditional update, PLANNED → SEALED.
 
 Everything is written under a folder of this attempt; files of attempts that don't commit are never read.
 """
@@ -14,7 +16,16 @@ from pyspark.sql import functions as F
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.ledger_comparison import require_unsent
-from tagmill.delivery.tag_views import batch_contents, lives, new_holds, recut, scan, seal_outputs, stops, suspects
+from tagmill.delivery.tag_views import (
+    batch_contents,
+    lives,
+    new_holds,
+    recut,
+    scan,
+    seal_outputs,
+    stops,
+    suspects,
+)
 from tagmill.delivery.tag_views.file_summaries import FileTotal, summarise, windows
 from tagmill.delivery.tag_views.gap_evidence import Investigation
 from tagmill.delivery.tag_views.held_row_counts import Recount
@@ -43,10 +54,13 @@ MAX_PASSES = 20
 KEY = list(suspects.KEY)
 
 
-def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> Manifest:
+def seal(
+    settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int
+) -> Manifest:
     """Seal a planned run and return its manifest; leave a run that is sealed already as it is.
 
-    Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised if the run was taken over.
+    Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised if the run was taken
+    over.
     """
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
@@ -68,12 +82,16 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
 
 
 def _same_view(settings: Settings, plan: Plan) -> None:
-    """Raise GuardRefused if the pipeline now reads another table or bucket size than the plan's slices are of."""
+    """Raise GuardRefused if the pipeline now reads another table or bucket size than the plan's slices are
+    of.
+    """
     now = str(settings.pipeline(plan.pipeline).view)
     if plan.view not in (None, now):
         raise GuardRefused(
-            f"run {plan.run} of pipeline {plan.pipeline} was planned on {plan.view}, the pipeline now reads {now}. Nothing was sealed. "
-            f"Give it up, the next run reads the same again: tagmill run abandon --pipeline {plan.pipeline} --why …"
+            f"run {plan.run} of pipeline {plan.pipeline} was planned on {plan.view}, the pipeline now "
+            f"reads {now}. Nothing was sealed. "
+            "Give it up, the next run reads the same again: tagmill run abandon --pipeline "
+            f"{plan.pipeline} --why …"
         )
 
 
@@ -91,8 +109,8 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
 class _Judged:
     """The answer of the rules.
 
-    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` are numbers that progress
-    lacks.
+    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` are
+    numbers that progress lacks.
     """
 
     decisions: DataFrame
@@ -106,7 +124,9 @@ class _Judged:
 class _Sealing:
     """One attempt to seal one run."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: Plan, fence: int) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: Plan, fence: int
+    ) -> None:
         self.settings = settings
         self.pipeline = settings.pipeline(plan.pipeline)
         self.ledger = ledger
@@ -127,29 +147,55 @@ class _Sealing:
         checkpoints.reached("seal.begun")
         staged_folder = f"{self.folder}/staged"
         chosen = self.pipeline
-        scan.stage(self.spark, self.plan, chosen.keyspace, chosen.view_table, self.files.url(staged_folder), chosen.batch_rows)
+        scan.stage(
+            self.spark,
+            self.plan,
+            chosen.keyspace,
+            chosen.view_table,
+            self.files.url(staged_folder),
+            chosen.batch_rows,
+        )
         checkpoints.reached("seal.staged")
         staged = self.spark.read.parquet(self.files.url(staged_folder))
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
         keys = suspects.keys_of(staged, new_units)
         summaries = f"{self.folder}/summaries.parquet"
         size = self.pipeline.bucket_size
-        totals = summarise(self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size)
+        totals = summarise(
+            self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size
+        )
         new_files = self.spark.read.parquet(self.files.url(summaries)).where(F.col("unit").isin(new_units))
         investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
-        checked = self._gate(keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread])
-        recounted = Recount(self.spark, self.ledger, self.pipeline, self.plan, verdict.frozen).rows(keys, verdict.frozen_rows)
+        checked = self._gate(
+            keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread]
+        )
+        recounted = Recount(self.spark, self.ledger, self.pipeline, self.plan, verdict.frozen).rows(
+            keys, verdict.frozen_rows
+        )
         contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
         checkpoints.reached("seal.cut")
         manifest = seal_outputs.manifest(
             seal_outputs.Sealed(
-                self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, new_files,
-                verdict.decisions, verdict.excluded if verdict.any else None, verdict.missing,
-                verdict.frozen, verdict.frozen_rows if verdict.any else None, recounted, investigation.healed, checked.docs_page,
+                self.files,
+                self.spark,
+                self.plan,
+                self.pipeline,
+                self.attempt,
+                self.folder,
+                contents_of_run,
+                new_files,
+                verdict.decisions,
+                verdict.excluded if verdict.any else None,
+                verdict.missing,
+                verdict.frozen,
+                verdict.frozen_rows if verdict.any else None,
+                recounted,
+                investigation.healed,
+                checked.docs_page,
             )
-        )  # fmt: skip
+        )
         self.spark.catalog.clearCache()
         return manifest
 
@@ -157,16 +203,24 @@ class _Sealing:
 
     def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: Investigation) -> _Judged:
         name, first = self.plan.pipeline, self.plan.first
-        runs = suspects.with_progress(suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first)
+        runs = suspects.with_progress(
+            suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first
+        )
         runs = runs.persist()
-        missing = None if first else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
+        missing = (
+            None
+            if first
+            else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
+        )
         doubtful = runs.where(~suspects.is_clean(self.written_to)).select(*KEY)
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
         if self.plan.holds:
             # These are judged even if all their rows have been delivered before: then the hold is over.
             looked = [(look.tag, look.persistence_id) for look in self.plan.holds]
-            doubtful = doubtful.union(self.spark.createDataFrame(looked, "tag string, persistence_id string")).distinct()
+            doubtful = doubtful.union(
+                self.spark.createDataFrame(looked, "tag string, persistence_id string")
+            ).distinct()
         waiting = self._frozen()
         frozen = (
             self.spark.createDataFrame(
@@ -184,11 +238,17 @@ class _Sealing:
             held = keys.where(F.lit(False)).withColumn("reason", F.lit(""))
         doubtful = doubtful.persist()
         count = doubtful.count()
-        decisions = self._decide(keys, doubtful, investigation) if count else self.spark.createDataFrame([], JUDGED_SCHEMA)
+        decisions = (
+            self._decide(keys, doubtful, investigation)
+            if count
+            else self.spark.createDataFrame([], JUDGED_SCHEMA)
+        )
         decisions = seal_outputs.flag_late(decisions, self.plan)
         excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
         log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
-        return _Judged(decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None)
+        return _Judged(
+            decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None
+        )
 
     def _left_over(self, keys: DataFrame) -> DataFrame:
         """Return the keys that have undelivered rows among the rows read again."""
@@ -205,13 +265,19 @@ class _Sealing:
         return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
     def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
-        """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new turns up."""
-        known = suspects.with_progress(doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first)
+        """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new
+        turns up.
+        """
+        known = suspects.with_progress(
+            doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+        )
         self._require_own(known)
         rows = keys.join(known, KEY).persist()
         if not self.plan.first:
             with ClickHouse(self.settings.clickhouse) as clickhouse:
-                investigation.knowledge.strangers |= lives.strangers(rows, clickhouse, self.pipeline.destination)
+                investigation.knowledge.strangers |= lives.strangers(
+                    rows, clickhouse, self.pipeline.destination
+                )
         policies = {tag: seal_outputs.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
         decisions = judged(rows, policies, investigation.knowledge).persist()
         for _ in range(MAX_PASSES):
@@ -223,31 +289,44 @@ class _Sealing:
         return decisions
 
     def _require_own(self, known: DataFrame) -> None:
-        """Raise ForeignWriteTime for progress that was written later than this run writes: the run's own progress would be lost."""
+        """Raise ForeignWriteTime for progress that was written later than this run writes: the run's own
+        progress would be lost.
+        """
         for row in known.where(F.col("known_written") > self.written_to).limit(1).collect():
             raise foreign(self.plan.pipeline, f"progress of {row.persistence_id!r}, tag {row.tag!r},")
 
     # -- the gate
 
     def _stop_on_wrong_schema(self) -> None:
-        """Let the gate stop the run before it reads a view that lacks columns or has other types than a run reads."""
+        """Let the gate stop the run before it reads a view that lacks columns or has other types than a run
+        reads.
+        """
         found = self.plan.view_columns
         if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
             return
         self._enforce(Reports(self.pipeline.bucket_size, self._schema(), (), (), ()), None)
 
     def _schema(self) -> tuple[SchemaColumn, ...]:
-        return tuple(SchemaColumn(column, kind, self.plan.view_columns.get(column)) for column, kind in VIEW_COLUMNS.items())
+        return tuple(
+            SchemaColumn(column, kind, self.plan.view_columns.get(column))
+            for column, kind in VIEW_COLUMNS.items()
+        )
 
     def _gate(self, keys: DataFrame, verdict: _Judged, files: list[str]) -> GateVerdict:
-        """Let the gate judge what was read; rows that were read (look-back) or held before this run don't count again."""
+        """Let the gate judge what was read; rows that were read (look-back) or held before this run don't
+        count again.
+        """
         waiting = new_holds.open_holds(self.spark, self.plan, verdict.frozen)
         read = keys.where(F.col("file").isin(files))
         rows = batch_contents.for_gate(read, self.plan, waiting)
         dispositions = seal_outputs.dispositions(verdict.decisions, verdict.frozen_rows, files).persist()
-        reports = read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows)
+        reports = read_reports(
+            rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows
+        )
         held, held_ids = newly_held(dispositions, waiting) if reports.held else (0, 0)
-        reports = replace(reports, newly_held=held, newly_held_ids=held_ids, other_size=self._other_size(reports))
+        reports = replace(
+            reports, newly_held=held, newly_held_ids=held_ids, other_size=self._other_size(reports)
+        )
         return self._enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
 
     def _other_size(self, reports: Reports) -> BucketSize | None:
@@ -256,7 +335,11 @@ class _Sealing:
         It tells a wrong bucket_size from a stray row.
         """
         better = reports.better_size
-        if not reports.wrong_bucket or better is None or better.milliseconds < self.pipeline.bucket_size.milliseconds:
+        if (
+            not reports.wrong_bucket
+            or better is None
+            or better.milliseconds < self.pipeline.bucket_size.milliseconds
+        ):
             return None
         partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
         return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
@@ -271,25 +354,34 @@ class _Sealing:
             return verdict
         reason = "; ".join(verdict.failures)
         recorded = self._abandon(
-            f"quality gate: {reason}"[:1000], judged if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else None
+            f"quality gate: {reason}"[:1000],
+            judged if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else None,
         )
         raise DataQualityStop(
-            f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing was sealed or delivered. "
+            f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing "
+            "was sealed or delivered. "
             f"{recorded}See {verdict.docs_page}",
             verdict.docs_page,
         )
 
     def _abandon(self, reason: str, judged: new_holds.Judged | None) -> str:
-        """Abandon the run and record the holds that it found, if any are worth recording; return a sentence about them."""
+        """Abandon the run and record the holds that it found, if any are worth recording; return a sentence
+        about them.
+        """
         plan, file = self.plan, f"{self.folder}/holds.parquet"
         count = new_holds.write(self.files, file, plan, judged) if judged else 0
         if count == 0:
-            self.ledger.finish_run(plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, reason)
+            self.ledger.finish_run(
+                plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, reason
+            )
             self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
             return ""
         row = self.ledger.current(plan.pipeline, plan.run, self.fence)
         stops.stop(self.ledger, self.files, row, self.attempt, file, reason)
-        return f"{count} holds were recorded, the next run goes on without them: tagmill holds --pipeline {plan.pipeline}. "
+        return (
+            f"{count} holds were recorded, the next run goes on without them: tagmill holds "
+            f"--pipeline {plan.pipeline}. "
+        )
 
     # -- the files
 
@@ -302,14 +394,20 @@ class _Sealing:
         verdict: _Judged,
         investigation: Investigation,
     ) -> batch_contents.Contents:
-        """Choose the staged files that become batches as they are, write the other rows into new files, and return all files."""
+        """Choose the staged files that become batches as they are, write the other rows into new files, and
+        return all files.
+        """
         untouched = batch_contents.fit(totals, self.pipeline.batch_bytes)
         excluded = verdict.excluded if verdict.any else None
         touched = batch_contents.touched_files(new_files, excluded) if excluded is not None else set()
         as_they_are = [total for total in untouched if total.file not in touched]
         anew = [total for total in totals if total.is_new and total not in as_they_are]
         rows = batch_contents.rows_to_recut(
-            keys, anew, excluded, seal_outputs.deliveries(verdict.decisions) if verdict.any else None, self.plan
+            keys,
+            anew,
+            excluded,
+            seal_outputs.deliveries(verdict.decisions) if verdict.any else None,
+            self.plan,
         )
         if rows is None:
             return batch_contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")

@@ -1,4 +1,6 @@
-"""Write what a sealed run leaves besides its batches: the manifest, new progress, holds, and rows that repair the view."""
+"""Write what a sealed run leaves besides its batches: the manifest, new progress, holds, and rows that repair
+the view.
+"""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,12 +32,22 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
 
 PROGRESS_COLUMNS = (
-    "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
+    "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, "
+    "missing string, batch int, last boolean"
 )
 DELIVERED = ("deliver", "late")
-# The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons are those of rows.
+# The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons
+# are those of rows.
 HOLE_CLOSED = "hole_closed"
-_NUMBERS = ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")
+_NUMBERS = (
+    "first_missing",
+    "last_missing",
+    "after_sequence_nr",
+    "before_sequence_nr",
+    "from_ticks",
+    "held_rows",
+    "since_run",
+)
 # Schema of a run's file of holds; `ended` marks a hold that is over.
 HOLD_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("tag", "persistence_id", "reason")]
@@ -91,13 +103,17 @@ def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
 
 
 def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
-    """Flag as late what is delivered from hours that are read again because rows came late, unless a hold kept it back."""
+    """Flag as late what is delivered from hours that are read again because rows came late, unless a hold
+    kept it back.
+    """
     if not plan.look_back:
         return decisions
     held: dict[str, list[str]] = {}
     for look in plan.holds:
         held.setdefault(look.tag, []).append(look.persistence_id)
-    hours = {tag: [hour.begin * TICKS_PER_MILLISECOND for hour in of_tag] for tag, of_tag in plan.look_back.items()}
+    hours = {
+        tag: [hour.begin * TICKS_PER_MILLISECOND for hour in of_tag] for tag, of_tag in plan.look_back.items()
+    }
     begin = F.col("ticks") - F.pmod(F.col("ticks"), F.lit(HOUR_TICKS))
     from_hour = [
         (F.col("tag") == tag) & begin.isin(begins) & ~F.col("persistence_id").isin(held.get(tag, []))
@@ -115,14 +131,21 @@ def deliveries(decisions: DataFrame) -> DataFrame:
 def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str]) -> DataFrame:
     """Return the rows that the gate counts by action and reason.
 
-    These are judged rows of these files and of the journal, without those that are simply next or already delivered, and rows
-    read of holds that wait.
+    These are judged rows of these files and of the journal, without those that are simply next or already
+    delivered, and rows read of holds that wait.
     """
     columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
     read_now = F.col("file").isin([*files, FROM_JOURNAL])
-    rows = decisions.where(read_now).where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')").select(*columns)
+    rows = (
+        decisions.where(read_now)
+        .where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')")
+        .select(*columns)
+    )
     waiting = (
-        frozen_rows.where(read_now).withColumn("ticks", F.col("event_time")).withColumn("action", F.lit("hold")).select(*columns)
+        frozen_rows.where(read_now)
+        .withColumn("ticks", F.col("event_time"))
+        .withColumn("action", F.lit("hold"))
+        .select(*columns)
     )
     return rows.unionByName(waiting)
 
@@ -149,7 +172,8 @@ def manifest(sealed: Sealed) -> Manifest:
         tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
         batches=batches,
         findings={
-            reason: sum(n for (_, _, r), n in counts.items() if r == reason) for reason in sorted({r for _, _, r in counts})
+            reason: sum(n for (_, _, r), n in counts.items() if r == reason)
+            for reason in sorted({r for _, _, r in counts})
         },
         progress_file=progress_file,
         holds_file=holds_file,
@@ -161,9 +185,13 @@ def manifest(sealed: Sealed) -> Manifest:
 
 
 def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
-    """Return the batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
+    """Return the batches in the order in which they are pushed, and their numbers by staged file or
+    'stream/cut'.
+    """
     plan = sealed.plan
-    entries: list[tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | batch_contents.CutTotal, bool]] = []
+    entries: list[
+        tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | batch_contents.CutTotal, bool]
+    ] = []
     for total in sealed.contents.as_they_are:
         file = f"{sealed.contents.staged_folder}/{total.file}"
         entries.append(((total.tag, (0, total.unit, total.file, 0)), file, total, False))
@@ -178,7 +206,9 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
         zip(entries, digests, offsets, strict=True), start=1
     ):
         _, file, total, mended = entry  # type: ignore[assignment]
-        numbers[f"{total.stream}/{total.cut}" if isinstance(total, batch_contents.CutTotal) else total.file] = number
+        numbers[
+            f"{total.stream}/{total.cut}" if isinstance(total, batch_contents.CutTotal) else total.file
+        ] = number
         batches.append(
             Batch(
                 number=number,
@@ -207,12 +237,15 @@ def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
 
 
 def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
-    """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its final row in the run.
+    """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its
+    final row in the run.
 
     Judged persistence_ids have only their final row: their batches are void all or none.
     """
     spark = sealed.spark
-    batch_of = F.broadcast(spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int"))
+    batch_of = F.broadcast(
+        spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int")
+    )
     frames = [_steps(sealed).join(batch_of, "source").drop("source")]
     if sealed.excluded is not None:
         frames.append(_judged_progress(sealed, batch_of))
@@ -224,34 +257,51 @@ def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
 
 
 def _steps(sealed: Sealed) -> DataFrame:
-    """Return the progress steps of clean rows: from the summaries of files that are batches, else from the rows' places."""
+    """Return the progress steps of clean rows: from the summaries of files that are batches, else from the
+    rows' places.
+    """
     known = sealed.new_files
     if sealed.excluded is not None:
         known = known.join(sealed.excluded, list(KEY), "left_anti")
     as_files = known.select(
-        *KEY, F.col("high").alias("number"), F.col("high_sequence_nr").alias("sequence_nr"), F.col("high_offset").alias("offset"),
+        *KEY,
+        F.col("high").alias("number"),
+        F.col("high_sequence_nr").alias("sequence_nr"),
+        F.col("high_offset").alias("offset"),
         F.col("file").alias("source"),
-    )  # fmt: skip
+    )
     if sealed.contents.places is None:
         return _with_missing(as_files, sealed.missing)
     staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
     rows = staged.select(
-        F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *KEY,
-        F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset",
-    )  # fmt: skip
+        F.col("_metadata.file_name").alias("file"),
+        F.col("_metadata.row_index").alias("row_index"),
+        *KEY,
+        F.col("tag_pid_sequence_nr").alias("number"),
+        "sequence_nr",
+        "offset",
+    )
     placed = sealed.contents.places.where(F.col("stream") < batch_contents.JUDGED_STREAMS).select(
         "file", "row_index", "stream", "cut"
     )
-    cut = rows.join(placed, ["file", "row_index"]).groupBy(*KEY, "stream", "cut").agg(
-        F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")
-    )  # fmt: skip
+    cut = (
+        rows.join(placed, ["file", "row_index"])
+        .groupBy(*KEY, "stream", "cut")
+        .agg(
+            F.max("number").alias("number"),
+            F.max("sequence_nr").alias("sequence_nr"),
+            F.max_by("offset", "number").alias("offset"),
+        )
+    )
     source = F.format_string("%d/%d", "stream", "cut")
     steps = as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", source.alias("source")))
     return _with_missing(steps, sealed.missing)
 
 
 def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
-    """Add `missing`: the numbers in progress that were never delivered, which a clean persistence_id leaves as they are."""
+    """Add `missing`: the numbers in progress that were never delivered, which a clean persistence_id leaves
+    as they are.
+    """
     if missing is None:
         return steps.withColumn("missing", F.lit(""))
     return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
@@ -287,11 +337,22 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         before = looked.get(key)
         same = before is not None and before.first_missing == row.tag_pid_sequence_nr
         rows.append(
-            {"tag": key[0], "persistence_id": key[1], "reason": row.reason, "first_missing": row.tag_pid_sequence_nr,
-             "last_missing": row.last_missing, "after_sequence_nr": row.after_sequence_nr, "before_sequence_nr": row.before_sequence_nr,
-             "from_ticks": row.ticks, "held_rows": row.held_rows, "since_run": before.since_run if before and same else sealed.plan.run,
-             "since": before.since if before and same else sealed.plan.planned_at, "seen": before.seen if before else "", "ended": False}
-        )  # fmt: skip
+            {
+                "tag": key[0],
+                "persistence_id": key[1],
+                "reason": row.reason,
+                "first_missing": row.tag_pid_sequence_nr,
+                "last_missing": row.last_missing,
+                "after_sequence_nr": row.after_sequence_nr,
+                "before_sequence_nr": row.before_sequence_nr,
+                "from_ticks": row.ticks,
+                "held_rows": row.held_rows,
+                "since_run": before.since_run if before and same else sealed.plan.run,
+                "since": before.since if before and same else sealed.plan.planned_at,
+                "seen": before.seen if before else "",
+                "ended": False,
+            }
+        )
     gone = sorted(set(looked) - seen)
     over: set[Key] = set()
     if gone:
@@ -301,16 +362,21 @@ def _write_holds(sealed: Sealed, file: str) -> None:
     for key in gone:
         look = looked[key]
         if key in over:
-            rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
+            rows.append(
+                {"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at}
+            )
         else:
-            # The view no longer has a row of this hold. The hold stays, so that rows that come back are judged.
+            # The view no longer has a row of this hold. The hold stays, so that rows that come back are
+            # judged.
             rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
     rows += _grown(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
-    """Return the holds that were not judged again but keep back another number of rows, because of new rows or late ones."""
+    """Return the holds that were not judged again but keep back another number of rows, because of new rows
+    or late ones.
+    """
     if sealed.frozen_rows is None:
         return []
     new_rows = {
@@ -318,25 +384,43 @@ def _grown(sealed: Sealed) -> list[dict[str, Any]]:
         for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
     }
     held = {(hold.tag, hold.persistence_id): hold for hold in sealed.frozen}
-    rows = {key: hold.held_rows + new_rows[key] for key, hold in held.items() if key in new_rows} | dict(sealed.recounted)
-    return [hold_record(replace(held[key], held_rows=count)) for key, count in rows.items() if held[key].held_rows != count]
+    rows = {key: hold.held_rows + new_rows[key] for key, hold in held.items() if key in new_rows} | dict(
+        sealed.recounted
+    )
+    return [
+        hold_record(replace(held[key], held_rows=count))
+        for key, count in rows.items()
+        if held[key].held_rows != count
+    ]
 
 
 def hold_record(hold: HoldRow) -> dict[str, Any]:
     """Return an open hold as a record of HOLD_SCHEMA."""
     return {
-        "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason, "first_missing": hold.hole.first,
-        "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
-        "before_sequence_nr": hold.hole.before_sequence_nr, "from_ticks": hold.from_ticks, "held_rows": hold.held_rows,
-        "since_run": hold.since_run, "since": hold.since, "seen": hold.seen, "ended": False,
-    }  # fmt: skip
+        "tag": hold.tag,
+        "persistence_id": hold.persistence_id,
+        "reason": hold.reason,
+        "first_missing": hold.hole.first,
+        "last_missing": hold.hole.last,
+        "after_sequence_nr": hold.hole.after_sequence_nr,
+        "before_sequence_nr": hold.hole.before_sequence_nr,
+        "from_ticks": hold.from_ticks,
+        "held_rows": hold.held_rows,
+        "since_run": hold.since_run,
+        "since": hold.since,
+        "seen": hold.seen,
+        "ended": False,
+    }
 
 
 def _write_repairs(sealed: Sealed, file: str) -> None:
     """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
     if sealed.healed:
-        used = {row.row_index for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()}
+        used = {
+            row.row_index
+            for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()
+        }
     rows = [
         {
             "tag_name": item.key[0],
@@ -349,7 +433,13 @@ def _write_repairs(sealed: Sealed, file: str) -> None:
         for item in sealed.healed
         if item.index in used
     ]
-    kinds = {"text": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "blob": pa.binary(), "timeuuid": pa.string()}
+    kinds = {
+        "text": pa.string(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "blob": pa.binary(),
+        "timeuuid": pa.string(),
+    }
     schema = pa.schema([(name, kinds[kind]) for name, kind in VIEW_COLUMNS.items()])
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
 
@@ -380,7 +470,9 @@ def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
     return counts
 
 
-def _tag_outcome(sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tuple[str, str, str], int]) -> TagOutcome:
+def _tag_outcome(
+    sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tuple[str, str, str], int]
+) -> TagOutcome:
     span = sealed.plan.tags[tag]
 
     def count(action: str) -> int:

@@ -1,4 +1,6 @@
-"""Do the four steps of a run for the command line and Airflow: each takes the lease, does its work, and returns what it did."""
+"""Do the four steps of a run for the command line and Airflow: each takes the lease, does its work, and
+returns what it did.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,12 @@ def plan(
     reread: tuple[str, str] | None = None,
     buckets: list[tuple[str, int]] | None = None,
 ) -> Result:
-    """Plan the next run, or take over the one that is not finished. `run` of the result is None if there is nothing to do.
+    """Plan the next run, or take over the one that is not finished.
 
-    `reread`: a range of time to read again. `buckets`: (tag, timebucket) to read again; `buckets` of the result says how many of
-    them, from the first on, are dealt with.
+    `run` of the result is None if there is nothing to do.
+
+    `reread`: a range of time to read again. `buckets`: (tag, timebucket) to read again; `buckets` of the
+    result says how many of them, from the first on, are dealt with.
     """
     from tagmill.delivery.tag_views import stops
     from tagmill.delivery.tag_views.plan import Planner
@@ -62,7 +66,8 @@ def plan(
     span = _range(reread) if reread else None
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
         now = agreed_now(settings, ledger.cassandra)
-        # Choose the number first: if this planner sleeps while another planner's run comes and goes, the number is taken.
+        # Choose the number first: if this planner sleeps while another planner's run comes and goes, the
+        # number is taken.
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
@@ -73,7 +78,10 @@ def plan(
         require_same_tables(settings, ledger, pipeline)
         views = Views(ledger.cassandra, chosen.journal)
         back = _brought_back(settings, ledger, pipeline, wanted, now)
-        built, look_back = _built(settings, ledger, pipeline), _look_back(settings, ledger, views, pipeline, now)
+        built, look_back = (
+            _built(settings, ledger, pipeline),
+            _look_back(settings, ledger, views, pipeline, now),
+        )
         planner = Planner(ledger, views, pipeline, chosen, wanted, now, built, back, look_back)
         taken = 0
         if buckets is not None:
@@ -112,8 +120,12 @@ def plan(
         return {**_planned(row, made), "buckets": taken}
 
 
-def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
-    """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it withdraws."""
+def seal(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
+) -> Result:
+    """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it
+    withdraws.
+    """
     from tagmill.delivery.tag_views import withdraw
     from tagmill.delivery.tag_views.seal import seal as seal_run
 
@@ -126,7 +138,13 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
 
 
 def push(
-    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+    settings: Settings,
+    pipeline: str,
+    run: int,
+    fence: int,
+    *,
+    owner: str,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Send the batches of a sealed run to ClickHouse and verify each."""
     from tagmill.delivery.tag_views.push import push as push_run
@@ -148,7 +166,9 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
         return _summary(manifest, "closed", held)
 
 
-def _brought_back(settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime) -> dict[str, Watermark]:
+def _brought_back(
+    settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime
+) -> dict[str, Watermark]:
     """Return where the tags go on whose watermark is in the future, and log a warning for each."""
     from tagmill.delivery.tag_views.future_watermarks import brought_back
 
@@ -173,7 +193,12 @@ def _look_back(settings: Settings, ledger: Ledger, views: Views, pipeline: str, 
             with ClickHouse(settings.clickhouse) as clickhouse:
                 return clickhouse.bucket_rows(chosen.destination, tag, hours, HOUR_MS)
         except StoreUnavailable as error:
-            log.warning("hours were not compared with ClickHouse, a later run does", pipeline=pipeline, tag=tag, error=str(error))
+            log.warning(
+                "hours were not compared with ClickHouse, a later run does",
+                pipeline=pipeline,
+                tag=tag,
+                error=str(error),
+            )
             return None
 
     return LookBack(hour_counts(settings, ledger.cassandra, pipeline), views, chosen, delivered, now)
@@ -191,7 +216,8 @@ def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
     newest = builds.newest()
     if (builder := settings.builder(chosen.keyspace)) and (newest is None or newest.built_to is None):
         raise ConfigurationError(
-            f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
+            f"pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "
+            '"tagmill"). Nothing was planned. '
             f"Build it: tagmill views build --pipeline {builder}"
         )
     if newest is None:
@@ -201,7 +227,9 @@ def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
-    """Take over an unclosed run, which is finished first; its previous worker can't change anything any longer."""
+    """Take over an unclosed run, which is finished first; its previous worker can't change anything any
+    longer.
+    """
     row = ledger.raise_fence(row, owner)
     return {
         "run": row.run,
@@ -229,10 +257,12 @@ def _planned(row: RunRow, made: Plan) -> Result:
 def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None = None) -> Result:
     """Return what a step did.
 
-    `held_rows` by tag are those of all open holds, as `status` shows them; without it, those that the run read are counted.
+    `held_rows` by tag are those of all open holds, as `status` shows them; without it, those that the run
+    read are counted.
     """
     tags = [
-        {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
+        {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})}
+        for tag, done in manifest.tags.items()
     ]
     rows = sum(batch.rows for batch in manifest.batches)
     held, said = sum(done.held for done in manifest.tags.values()), ""
@@ -254,9 +284,13 @@ def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None 
 
 
 def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
-    """Return the named tags, or all if none is named; raise ConfigurationError for a tag that the pipeline doesn't have."""
+    """Return the named tags, or all if none is named; raise ConfigurationError for a tag that the pipeline
+    doesn't have.
+    """
     if unknown := [tag for tag in wanted or [] if tag not in known]:
-        raise ConfigurationError(f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})")
+        raise ConfigurationError(
+            f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})"
+        )
     return wanted or known
 
 
@@ -264,7 +298,11 @@ def _range(reread: tuple[str, str]) -> tuple[datetime, datetime]:
     try:
         start, end = (moment(text) for text in reread)
     except ValueError as error:
-        raise TerminalError(f"re-read range: {error}. Give ISO date-times, such as 2026-01-31T00:00:00Z") from None
+        raise TerminalError(
+            f"re-read range: {error}. Give ISO date-times, such as 2026-01-31T00:00:00Z"
+        ) from None
     if start >= end:
-        raise TerminalError(f"re-read range: {start.isoformat()} is not before {end.isoformat()}. Nothing was planned")
+        raise TerminalError(
+            f"re-read range: {start.isoformat()} is not before {end.isoformat()}. Nothing was planned"
+        )
     return start, end

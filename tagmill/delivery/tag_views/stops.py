@@ -1,7 +1,9 @@
-"""Record stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that the next run goes on.
+"""Record stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that
+the next run goes on.
 
-The commit names a manifest of those holds. After it the holds are written USING TIMESTAMP = the run's number, and the manifest is
-removed from the run's row. The next plan or intervention finishes a recording that was interrupted.
+The commit names a manifest of those holds. After it the holds are written USING TIMESTAMP = the run's number,
+and the manifest is removed from the run's row. The next plan or intervention finishes a recording that was
+interrupted.
 """
 
 import structlog
@@ -20,9 +22,13 @@ log = structlog.get_logger()
 
 
 def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
-    """Abandon a PLANNED run and record the holds in `holds_file`; if FenceRaised is raised, nothing is recorded."""
+    """Abandon a PLANNED run and record the holds in `holds_file`; if FenceRaised is raised, nothing is
+    recorded.
+    """
     sha256_of_holds = files.digest(holds_file)[1]
-    manifest = Manifest.unsealed(row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds})
+    manifest = Manifest.unsealed(
+        row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds}
+    )
     file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
     checkpoints.reached("stop.before_commit")
@@ -40,7 +46,9 @@ def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
         write_holds(ledger, files, read_manifest(files, row), set())
     except SealedFileDamaged as error:
         # The next run finds the same gaps again.
-        log.warning("holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error))
+        log.warning(
+            "holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error)
+        )
     checkpoints.reached("stop.recorded")
     ledger.stop_recorded(row)
     files.remove_attempts(pipeline, row.run)

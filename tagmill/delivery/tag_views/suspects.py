@@ -1,10 +1,12 @@
-"""Find, on key columns alone, the persistence_ids that the rules must judge one by one; all others are continuous.
+"""Find, on key columns alone, the persistence_ids that the rules must judge one by one; all others are
+continuous.
 
-A persistence_id is clean if three things are true. Within each staged file (file_summaries.py) and from file to file its
-numbers go up by one, and sequence_nr, time and file position with them. Its first number follows progress (or is 1). Every row
-has an event and a sound offset.
+A persistence_id is clean if three things are true. Within each staged file (file_summaries.py) and from file
+to file its numbers go up by one, and sequence_nr, time and file position with them. Its first number follows
+progress (or is 1). Every row has an event and a sound offset.
 
-Only the files' summaries are compared here: a persistence_id with a million rows is never the work of one task.
+Only the files' summaries are compared here: a persistence_id with a million rows is never the work of one
+task.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -45,7 +47,8 @@ def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
 
 
 def run_summaries(files: DataFrame) -> DataFrame:
-    """Combine the summaries of new files (staged.summarise) into one row per persistence_id, over all files of the run.
+    """Combine the summaries of new files (staged.summarise) into one row per persistence_id, over all files
+    of the run.
 
     Out: tag, persistence_id, low, low_sequence_nr, low_ticks, high, rows, sound.
     """
@@ -72,14 +75,23 @@ def run_summaries(files: DataFrame) -> DataFrame:
 
 
 def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_yet: bool) -> DataFrame:
-    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing, known_written.
+    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing,
+    known_written.
 
-    In: distinct (tag, persistence_id) and other columns. Out: all null without progress; known_written is the write time.
+    In: distinct (tag, persistence_id) and other columns. Out: all null without progress; known_written is the
+    write time.
     """
     if none_yet:
-        nothing = {"known_number": "bigint", "known_sequence_nr": "bigint", "known_offset": "string", "known_missing": "string"}
+        nothing = {
+            "known_number": "bigint",
+            "known_sequence_nr": "bigint",
+            "known_offset": "string",
+            "known_missing": "string",
+        }
         nothing["known_written"] = "bigint"
-        return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks())
+        return rows.select(
+            "*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks()
+        )
     spark = SparkSession.getActiveSession()
     assert spark is not None  # noqa: S101 - there is a frame, so there is a session
     known = table(spark, identifiers.identifier(ledger_keyspace), "progress", directJoinSetting="on").select(
@@ -91,14 +103,16 @@ def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_
         F.col("missing").alias("known_missing"),
         F.expr("writetime(tag_pid_sequence_nr)").alias("known_written"),
     )
-    # With a constant Spark would filter and read the whole table, so this expression hides that it is constant.
+    # With a constant Spark would filter and read the whole table, so this expression hides that it is
+    # constant.
     of_pipeline = F.concat(F.lit(pipeline), F.substring("tag", 1, 0))
     joined = rows.withColumn("pipeline", of_pipeline).join(known, ["pipeline", *KEY], "left").drop("pipeline")
     return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))
 
 
 def is_clean(written_to: int) -> Column:
-    """Return, over run_summaries with progress, whether a persistence_id is sound and goes on where progress ends.
+    """Return, over run_summaries with progress, whether a persistence_id is sound and goes on where progress
+    ends.
 
     Progress must not be written later than `written_to`; without progress the first number has to be 1.
     """
@@ -132,7 +146,9 @@ def is_in_doubt() -> Column:
     number = F.col("tag_pid_sequence_nr")
     in_place = (number == F.col("known_number")) & (F.col("offset") != F.col("known_offset"))
     doubt = (
-        (number <= F.col("known_number")) & (F.col("known_ticks") > 0) & ((F.col("event_time") > F.col("known_ticks")) | in_place)
+        (number <= F.col("known_number"))
+        & (F.col("known_ticks") > 0)
+        & ((F.col("event_time") > F.col("known_ticks")) | in_place)
     )
     return F.coalesce(doubt, F.lit(False))
 

@@ -1,4 +1,6 @@
-"""Report on a pipeline: how much is delivered, held, and in ClickHouse, and whether ledger and ClickHouse agree row for row."""
+"""Report on a pipeline: how much is delivered, held, and in ClickHouse, and whether ledger and ClickHouse
+agree row for row.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,12 +25,15 @@ from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.runs import Ledger
 
 
-def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
+def tag_table(
+    settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True
+) -> list[dict[str, Any]]:
     """Return one line per tag with its counts, its verdict and the verdict's level.
 
-    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, expired, verdict, level.
-    `count_view` counts the view's rows on the server, and those that cleanups have deleted of it. `verify` reads every row in
-    ClickHouse again (see `check`), and records the result in the ledger.
+    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
+    expired, verdict, level. `count_view` counts the view's rows on the server, and those that cleanups have
+    deleted of it. `verify` reads every row in ClickHouse again (see `check`), and records the result in the
+    ledger.
     """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
@@ -49,10 +54,18 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         if verify:
             findings = list(check(settings, pipeline, ledger, clickhouse))
         else:
-            findings = [*against_the_world(settings, pipeline, ledger, clickhouse), *wrong_times(settings, pipeline, ledger)]
+            findings = [
+                *against_the_world(settings, pipeline, ledger, clickhouse),
+                *wrong_times(settings, pipeline, ledger),
+            ]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
-                findings += unfinished(settings, pipeline, ledger)  # only then, because it reads the batches of every run
-        wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
+                findings += unfinished(
+                    settings, pipeline, ledger
+                )  # only then, because it reads the batches of every run
+        wrong = {
+            tag: tuple(finding.text for finding in findings if finding.tag in (tag, ""))
+            for tag in chosen.tags
+        }
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)
         obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
@@ -89,20 +102,26 @@ def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings)
     metadata = ledger.cassandra.cluster.metadata.keyspaces.get(configured.keyspace)
     if metadata is None or configured.view_table not in metadata.tables:
         raise ConfigurationError(
-            f"pipeline {pipeline}: {ledger.cassandra.where} has no table {configured.keyspace}.{configured.view_table}. Nothing was read. "
+            f"pipeline {pipeline}: {ledger.cassandra.where} has no table "
+            f"{configured.keyspace}.{configured.view_table}. Nothing was read. "
             "Correct keyspace or view_table, or let the application create it"
         )
 
 
-def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Return by tag how many rows are held, and a sentence on a hold that is older than max_hold_age_seconds."""
+def _held(
+    ledger: Ledger, pipeline: str, configured: PipelineSettings
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return by tag how many rows are held, and a sentence on a hold that is older than
+    max_hold_age_seconds.
+    """
     held, overdue = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}
     today = clock.earliest(ledger.cassandra.clocks)
     for hold in ledger.delivered.holds(pipeline, configured.tags):
         held[hold.tag] += hold.held_rows
         if (today - hold.since).total_seconds() > configured.max_hold_age_seconds and not overdue[hold.tag]:
             text = (
-                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds"
+                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: "
+                "longer than max_hold_age_seconds"
             )
             overdue[hold.tag].append(text)
     return held, overdue
@@ -111,7 +130,9 @@ def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[
 def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
     chosen = settings.pipeline(pipeline)
     views = Views(ledger.cassandra, chosen.journal)
-    parts = [(tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets]
+    parts = [
+        (tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets
+    ]
     counted = dict.fromkeys(chosen.tags, 0)
     for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
         counted[tag] += rows
@@ -119,39 +140,55 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 
 
 def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
-    """Return by tag how many rows cleanups have deleted of buckets that this pipeline was to deliver, less those erased since."""
+    """Return by tag how many rows cleanups have deleted of buckets that this pipeline was to deliver, less
+    those erased since.
+    """
     chosen = settings.pipeline(pipeline)
     cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
     erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-    return {tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag)) for tag in chosen.tags}
+    return {
+        tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag))
+        for tag in chosen.tags
+    }
 
 
-def against_the_world(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
-    """Yield why the ledger can't be trusted: ClickHouse has more than it knows, or the journal's tables were created again."""
+def against_the_world(
+    settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse
+) -> Iterator[Finding]:
+    """Yield why the ledger can't be trusted: ClickHouse has more than it knows, or the journal's tables were
+    created again.
+    """
     if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
         yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
     for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
-        yield Finding("", f"{table} was created again since its events were delivered: its numbers may be of another life")
+        yield Finding(
+            "",
+            f"{table} was created again since its events were delivered: its numbers may be of another life",
+        )
 
 
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
     """Yield everything in which ledger and ClickHouse disagree.
 
-    Reads each batch's rows and checksum again from the stored columns. Also yields batches that the ledger doesn't know, events
-    that ClickHouse has twice, clocks that differ, and watermarks in the future.
+    Reads each batch's rows and checksum again from the stored columns. Also yields batches that the ledger
+    doesn't know, events that ClickHouse has twice, clocks that differ, and watermarks in the future.
     """
     chosen = settings.pipeline(pipeline)
     yield from against_the_world(settings, pipeline, ledger, clickhouse)
     batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination, read_manifest)
     yield from differences(pipeline, batches)
     for batch_id in unknown:
-        yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
+        yield Finding(
+            "", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it"
+        )
     yield from _twice(clickhouse, chosen.destination)
     yield from wrong_times(settings, pipeline, ledger)
 
 
 def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
-    """Yield clocks that differ and watermarks in the future: no run delivers rows from before such a watermark."""
+    """Yield clocks that differ and watermarks in the future: no run delivers rows from before such a
+    watermark.
+    """
     clocks = ledger.cassandra.clocks
     if differing := clock.difference(clocks, settings.cassandra.max_clock_difference_seconds):
         yield Finding("", differing)
@@ -159,7 +196,8 @@ def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[F
     for tag, seconds in watermarks_ahead(settings, pipeline, marks, clock.earliest(clocks)).items():
         yield Finding(
             tag,
-            f"its watermark is {seconds:.0f} s in the future, written by a run whose clock was wrong. The next run brings it back: "
+            f"its watermark is {seconds:.0f} s in the future, written by a run whose clock was wrong. "
+            "The next run brings it back: "
             f"tagmill run deliver --pipeline {pipeline}",
         )
 
@@ -173,7 +211,8 @@ def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Fi
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:
     rows = clickhouse.rows(
         "SELECT toString(`tag`), countIf(n > 1), anyIf(`persistence_id`, n > 1) FROM ("
-        f"SELECT `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`, count() AS n FROM {identifiers.sql(table)} "
+        "SELECT `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`, count() AS n FROM "
+        f"{identifiers.sql(table)} "
         "GROUP BY `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`) GROUP BY `tag`",
         settings={"optimize_aggregation_in_order": 1},
     )

@@ -1,9 +1,11 @@
-"""Remove delivered batches from ClickHouse for good, so that their events can be delivered again from a repaired view.
+"""Remove delivered batches from ClickHouse for good, so that their events can be delivered again from a
+repaired view.
 
-A withdrawal is a run of its own (docs/decisions/0013): while it is open nothing else is planned, and the next command finishes
-it. Its plan names the batches and every (persistence_id, number) in them. Sealing it makes the batches VOIDED, removes their
-rows, proves them absent, and fixes the new progress, in which those numbers are missing. Closing it writes that progress. A
-number is noted only if ClickHouse has its event in no other batch, so that nothing is delivered twice.
+A withdrawal is a run of its own (docs/decisions/0013): while it is open nothing else is planned, and the next
+command finishes it. Its plan names the batches and every (persistence_id, number) in them. Sealing it makes
+the batches VOIDED, removes their rows, proves them absent, and fixes the new progress, in which those numbers
+are missing. Closing it writes that progress. A number is noted only if ClickHouse has its event in no other
+batch, so that nothing is delivered twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +39,13 @@ KIND = "withdraw"
 # Rows of a batch that the view may have at another place; a batch with more is not withdrawn.
 MAX_MOVED = 10_000
 EVENT_SCHEMA = pa.schema(
-    {"tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(), "number": pa.int64(), "timebucket": pa.int64()}
+    {
+        "tag": pa.string(),
+        "persistence_id": pa.string(),
+        "sequence_nr": pa.int64(),
+        "number": pa.int64(),
+        "timebucket": pa.int64(),
+    }
 )
 PROGRESS_SCHEMA = pa.schema(
     {
@@ -72,7 +80,8 @@ def plan(
 ) -> RunRow:
     """Plan a run that withdraws batches (run, batch_id) and notes `lost` events as not delivered.
 
-    Raises GuardRefused if another run is open, a batch is unknown, its run is not closed, or the view has lost an event of it.
+    Raises GuardRefused if another run is open, a batch is unknown, its run is not closed, or the view has
+    lost an event of it.
     """
     number = ledger.free_number(name)
     if row := ledger.open_run(name):
@@ -87,28 +96,50 @@ def plan(
     file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            standing = Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
+            standing = Standing(
+                views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
+            )
             _write(writer, standing.of(key_rows(files, batch)))
         _write(writer, lost)
     document = Plan(
-        pipeline=name, run=number, planned_at=ledger.cassandra.now(), reread=True, first=False, tags={}, units=[], holds=[],
-        view_columns={}, more=False, undelivered_file=file, undelivered_sha256=files.digest(file)[1],
+        pipeline=name,
+        run=number,
+        planned_at=ledger.cassandra.now(),
+        reread=True,
+        first=False,
+        tags={},
+        units=[],
+        holds=[],
+        view_columns={},
+        more=False,
+        undelivered_file=file,
+        undelivered_sha256=files.digest(file)[1],
         withdrawn=[
-            Withdrawn(run=run, number=batch.number, batch_id=batch.batch_id, tag=batch.tag, rows=batch.rows) for run, batch in chosen
+            Withdrawn(run=run, number=batch.number, batch_id=batch.batch_id, tag=batch.tag, rows=batch.rows)
+            for run, batch in chosen
         ],
-    )  # fmt: skip
+    )
     ledger.claim(name, number)
     plan_file = f"{files.folder(name, number)}/plan-{attempt}.json"
     sha256 = write_document(files, plan_file, document)
     row = ledger.create_run(
-        name, number, kind=KIND, state=RunState.PLANNED, owner=owner, plan_file=plan_file, plan_sha256=sha256, reason=reason
+        name,
+        number,
+        kind=KIND,
+        state=RunState.PLANNED,
+        owner=owner,
+        plan_file=plan_file,
+        plan_sha256=sha256,
+        reason=reason,
     )
     checkpoints.reached("withdraw.planned")
     return row
 
 
 def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, owner: str) -> Manifest:
-    """Remove the batches, prove them absent, and fix the progress without them; leave a run that is sealed already as it is."""
+    """Remove the batches, prove them absent, and fix the progress without them; leave a run that is sealed
+    already as it is.
+    """
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
@@ -145,16 +176,25 @@ def count(files: RunFiles, document: Plan) -> int:
 
 def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID) -> tuple[int, Batch]:
     row = ledger.run(name, run)
-    found = next((batch for batch in ledger.batches(name, run) if batch.batch_id == batch_id), None) if row else None
+    found = (
+        next((batch for batch in ledger.batches(name, run) if batch.batch_id == batch_id), None)
+        if row
+        else None
+    )
     if row is None or found is None:
-        raise GuardRefused(f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}")
+        raise GuardRefused(
+            f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}"
+        )
     if row.state != RunState.CLOSED:
         raise GuardRefused(
-            f"batch {batch_id} is of run {run}, pipeline {name}, which is {row.state}: only a closed run's batches can be withdrawn. "
+            f"batch {batch_id} is of run {run}, pipeline {name}, which is {row.state}: only a closed "
+            "run's batches can be withdrawn. "
             "Nothing was changed"
         )
     if found.state == BatchState.VOIDED:
-        raise GuardRefused(f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed")
+        raise GuardRefused(
+            f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed"
+        )
     manifest = read_manifest(RunFiles(settings.storage.root), row)
     return run, next(batch for batch in manifest.batches if batch.number == found.number)
 
@@ -168,7 +208,10 @@ def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
 
 
 class Standing:
-    """The present places of a batch's events in the view. If the view has lost an event, its batch stays: it can't be delivered again."""
+    """The present places of a batch's events in the view.
+
+    If the view has lost an event, its batch stays: it can't be delivered again.
+    """
 
     def __init__(self, views: Views, size: BucketSize, what: str) -> None:
         self.views = views
@@ -177,7 +220,9 @@ class Standing:
         self.moved = 0
 
     def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:
-        """Yield each event under the number that it was delivered with, and under the view's present number if its row has moved."""
+        """Yield each event under the number that it was delivered with, and under the view's present number
+        if its row has moved.
+        """
         for rows in parts:
             for event, there in zip(*self._looked_up(rows), strict=True):
                 if not there:
@@ -187,44 +232,66 @@ class Standing:
                 yield event
 
     def _looked_up(self, rows: list[dict[str, Any]]) -> tuple[list[Event], list[bool]]:
-        """Return the events, and for each whether the view has it in the bucket it was read from or that of its time.
+        """Return the events, and for each whether the view has it in the bucket it was read from or that of
+        its time.
 
         The two differ if the view has had another bucket size since.
         """
         events = [
-            Event(row["tag"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timebucket"])
+            Event(
+                row["tag"],
+                row["persistence_id"],
+                row["sequence_nr"],
+                row["tag_pid_sequence_nr"],
+                row["timebucket"],
+            )
             for row in rows
         ]
         offsets = [UUID(row["offset"]) for row in rows]
         there = self._there(events, offsets)
         gone = [at for at, found in enumerate(there) if not found]
         moved = [replace(events[at], timebucket=self.size.start(ticks_of(offsets[at]))) for at in gone]
-        for at, event, found in zip(gone, moved, self._there(moved, [offsets[at] for at in gone]), strict=True):
+        for at, event, found in zip(
+            gone, moved, self._there(moved, [offsets[at] for at in gone]), strict=True
+        ):
             if found:
                 events[at], there[at] = event, True
         return events, there
 
     def _there(self, events: list[Event], offsets: list[UUID]) -> list[bool]:
-        keys = ((e.tag, e.timebucket, offset, e.persistence_id, e.number) for e, offset in zip(events, offsets, strict=True))
-        return [found == e.sequence_nr for e, found in zip(events, self.views.sequence_nrs(keys), strict=True)]
+        keys = (
+            (e.tag, e.timebucket, offset, e.persistence_id, e.number)
+            for e, offset in zip(events, offsets, strict=True)
+        )
+        return [
+            found == e.sequence_nr for e, found in zip(events, self.views.sequence_nrs(keys), strict=True)
+        ]
 
     def _elsewhere(self, event: Event) -> Event:
         """Return an event at the place that the journal's time gives it, for a view that was repaired since.
 
-        Raises GuardRefused if the view no longer has the event, or if more than MAX_MOVED rows are not at their place.
+        Raises GuardRefused if the view no longer has the event, or if more than MAX_MOVED rows are not at
+        their place.
         """
         self.moved += 1
         if self.moved > MAX_MOVED:
-            raise GuardRefused(f"{self.what} has more than {MAX_MOVED} rows that the view has no longer. Nothing was withdrawn")
+            raise GuardRefused(
+                f"{self.what} has more than {MAX_MOVED} rows that the view has no longer. Nothing was "
+                "withdrawn"
+            )
         around = Hole(event.number, event.number, event.sequence_nr - 1, event.sequence_nr + 1)
         for found in self.views.journal_events(event.tag, event.persistence_id, around, 2):
             bucket = self.size.start(ticks_of(found.offset))
-            for number, sequence_nr in self.views.numbers_at(event.tag, bucket, found.offset, event.persistence_id):
+            for number, sequence_nr in self.views.numbers_at(
+                event.tag, bucket, found.offset, event.persistence_id
+            ):
                 if sequence_nr == event.sequence_nr:
                     return replace(event, number=number, timebucket=bucket)
         raise GuardRefused(
-            f"{self.what} has the event {event.sequence_nr} of {event.persistence_id!r}, tag {event.tag!r}, which the view "
-            "has no longer: it could not be delivered again. Nothing was withdrawn; mend the view first (tagmill audit --repair)"
+            f"{self.what} has the event {event.sequence_nr} of {event.persistence_id!r}, tag "
+            f"{event.tag!r}, which the view "
+            "has no longer: it could not be delivered again. Nothing was withdrawn; mend the view first "
+            "(tagmill audit --repair)"
         )
 
 
@@ -241,7 +308,9 @@ def _write(writer: pq.ParquetWriter, events: Iterable[Event]) -> None:
 # -- sealing
 
 
-def _take_out(ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, part: Withdrawn, owner: str) -> None:
+def _take_out(
+    ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, part: Withdrawn, owner: str
+) -> None:
     """Make a batch VOIDED, mark it as void, remove its rows, and prove them absent.
 
     Raises StoreUnavailable if ClickHouse still has rows of it.
@@ -260,30 +329,62 @@ def _take_out(ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, par
     clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
         raise StoreUnavailable(
-            f"batch {batch.batch_id} of run {part.run}, pipeline {name}, is still in ClickHouse. Nothing was noted as undelivered; "
+            f"batch {batch.batch_id} of run {part.run}, pipeline {name}, is still in ClickHouse. Nothing "
+            "was noted as undelivered; "
             f"run the same command again, or: tagmill run deliver --pipeline {name}"
         )
 
 
-def _manifest(files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str) -> Manifest:
+def _manifest(
+    files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str
+) -> Manifest:
     """Write the new progress, and return a manifest of it without batches."""
     attempt = uuid4().hex[:12]
     folder = f"{files.folder(document.pipeline, document.run)}/attempt-{attempt}"
-    progress_file, holds_file, repairs_file = f"{folder}/progress", f"{folder}/holds.parquet", f"{folder}/repairs.parquet"
+    progress_file, holds_file, repairs_file = (
+        f"{folder}/progress",
+        f"{folder}/holds.parquet",
+        f"{folder}/repairs.parquet",
+    )
     part = f"{progress_file}/part.parquet"
-    with files.create(part) as target, pq.ParquetWriter(target, PROGRESS_SCHEMA, compression="zstd") as writer:
+    with (
+        files.create(part) as target,
+        pq.ParquetWriter(target, PROGRESS_SCHEMA, compression="zstd") as writer,
+    ):
         for rows in _progress(files, ledger, clickhouse, document, table):
             writer.write_table(pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA))
     for empty in (holds_file, repairs_file):
         with files.create(empty) as target:
             pq.write_table(pa.table({"tag": pa.array([], pa.string())}), target)
-    nothing = TagOutcome(after=0, until=0, window_from=0, window_rows=0, long_look=False, delivered=0, late=0, dropped=0, held=0)
+    nothing = TagOutcome(
+        after=0,
+        until=0,
+        window_from=0,
+        window_rows=0,
+        long_look=False,
+        delivered=0,
+        late=0,
+        dropped=0,
+        held=0,
+    )
     return Manifest(
-        pipeline=document.pipeline, run=document.run, sealed_at=ledger.cassandra.now(), attempt=attempt, generation=1,
-        moves_watermark=False, tags={part.tag: nothing for part in document.withdrawn}, batches=[], withdrawn=document.withdrawn,
-        findings={}, progress_file=progress_file, holds_file=holds_file, repairs_file=repairs_file,
-        sha256={file: files.digest(file)[1] for file in (part, holds_file, repairs_file)}, docs_page=None, more=False,
-    )  # fmt: skip
+        pipeline=document.pipeline,
+        run=document.run,
+        sealed_at=ledger.cassandra.now(),
+        attempt=attempt,
+        generation=1,
+        moves_watermark=False,
+        tags={part.tag: nothing for part in document.withdrawn},
+        batches=[],
+        withdrawn=document.withdrawn,
+        findings={},
+        progress_file=progress_file,
+        holds_file=holds_file,
+        repairs_file=repairs_file,
+        sha256={file: files.digest(file)[1] for file in (part, holds_file, repairs_file)},
+        docs_page=None,
+        more=False,
+    )
 
 
 def _progress(
@@ -292,21 +393,31 @@ def _progress(
     """Yield rows of PROGRESS_SCHEMA in groups: one row for every persistence_id that loses numbers."""
     numbers: dict[Key, set[int]] = {}
     for events in _events(files, document):
-        there = clickhouse.present(table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events})
+        there = clickhouse.present(
+            table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
+        )
         for event in events:
             if (event.tag, event.persistence_id, event.sequence_nr) not in there:
                 numbers.setdefault((event.tag, event.persistence_id), set()).add(event.number)
     keys = list(numbers)
     rows: list[dict[str, Any]] = []
-    for (tag, persistence_id), known in zip(keys, ledger.delivered.progress(document.pipeline, keys), strict=True):
+    for (tag, persistence_id), known in zip(
+        keys, ledger.delivered.progress(document.pipeline, keys), strict=True
+    ):
         progress = rules.without(known, numbers[tag, persistence_id]) if known else None
         if progress is not None and progress != known:
             rows.append(
                 {
-                    "tag": tag, "persistence_id": persistence_id, "number": progress.number, "sequence_nr": progress.sequence_nr,
-                    "offset": progress.offset, "missing": write_intervals(progress.missing), "batch": 0, "last": True,
+                    "tag": tag,
+                    "persistence_id": persistence_id,
+                    "number": progress.number,
+                    "sequence_nr": progress.sequence_nr,
+                    "offset": progress.offset,
+                    "missing": write_intervals(progress.missing),
+                    "batch": 0,
+                    "last": True,
                 }
-            )  # fmt: skip
+            )
         if len(rows) == ROWS_AT_ONCE:
             yield rows
             rows = []

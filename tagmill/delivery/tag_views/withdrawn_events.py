@@ -30,22 +30,33 @@ def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> It
     views = Views(ledger.cassandra, pipeline.journal)
     with ClickHouse(settings.clickhouse) as clickhouse:
         for run, batch in _voided(settings, ledger, files, name):
-            standing = Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
+            standing = Standing(
+                views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
+            )
             try:
                 for rows in key_rows(files, batch):
                     there = clickhouse.present(
-                        pipeline.destination, {(r["tag"], r["persistence_id"], r["sequence_nr"]) for r in rows}
+                        pipeline.destination,
+                        {(r["tag"], r["persistence_id"], r["sequence_nr"]) for r in rows},
                     )
-                    missing = [r for r in rows if (r["tag"], r["persistence_id"], r["sequence_nr"]) not in there]
+                    missing = [
+                        r for r in rows if (r["tag"], r["persistence_id"], r["sequence_nr"]) not in there
+                    ]
                     yield from standing.of([missing])
             except SealedFileDamaged as error:
                 log.warning(
-                    "events of a batch were not looked for", pipeline=name, run=run, batch=batch.batch_id, error=str(error)
+                    "events of a batch were not looked for",
+                    pipeline=name,
+                    run=run,
+                    batch=batch.batch_id,
+                    error=str(error),
                 )
 
 
 def recount(settings: Settings, ledger: Ledger, name: str) -> None:
-    """Count again from the batches what is delivered of each tag, for the newest run, a withdrawal that counted nothing."""
+    """Count again from the batches what is delivered of each tag, for the newest run, a withdrawal that
+    counted nothing.
+    """
     last = ledger.last_run(name)
     retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
     rows, batches = Counter[str](), Counter[str]()
@@ -60,7 +71,9 @@ def recount(settings: Settings, ledger: Ledger, name: str) -> None:
                 rows[batch.tag] += batch.rows
                 batches[batch.tag] += 1
     for tag, mark in ledger.delivered.watermarks(name).items():
-        ledger.delivered.write_watermark(name, replace(mark, run=last, delivered=rows[tag], batches=batches[tag]))
+        ledger.delivered.write_watermark(
+            name, replace(mark, run=last, delivered=rows[tag], batches=batches[tag])
+        )
 
 
 def _voided(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[tuple[int, Batch]]:

@@ -1,1 +1,3 @@
-"""Plain topics: their events' formats, ids and columns, and the steps that bring each distinct event to ClickHouse once."""
+"""Plain topics: their events' formats, ids and columns, and the steps that bring each distinct event to
+ClickHouse once.
+"""

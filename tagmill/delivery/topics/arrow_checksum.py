@@ -1,4 +1,6 @@
-"""Compute the checksums of Arrow rows by the rule of tagmill.domain.batches.layout, so that a worker that decodes records needs no JVM."""
+"""Compute the checksums of Arrow rows by the rule of tagmill.domain.batches.layout, so that a worker that
+decodes records needs no JVM.
+"""
 
 from collections.abc import Iterable
 from typing import Any, cast

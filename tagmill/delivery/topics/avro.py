@@ -1,7 +1,9 @@
-"""Read Avro's binary encoding as the specification says: every length, index and width is checked before it is used.
+"""Read Avro's binary encoding as the specification says: every length, index and width is checked before it
+is used.
 
-fastavro parses the schemas. Its own reader checks less: an index of -1 counts from the end, numbers wrap around, and an array of 10⁹ items
-that take no bytes is built whole. So each schema becomes a reader here, once, which checks and reads in one pass.
+fastavro parses the schemas. Its own reader checks less: an index of -1 counts from the end, numbers wrap
+around, and an array of 10⁹ items that take no bytes is built whole. So each schema becomes a reader here,
+once, which checks and reads in one pass.
 Source: https://avro.apache.org/docs/1.12.0/specification/#binary-encoding
 """
 
@@ -60,7 +62,9 @@ def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
 
 
 def _varint(data: bytes, at: int, widest: tuple[int, int]) -> tuple[int, int]:
-    """Return a zigzag-encoded number of at most `widest` bytes and bits, and the position behind it; raises Unfit for a wider one."""
+    """Return a zigzag-encoded number of at most `widest` bytes and bits, and the position behind it; raises
+    Unfit for a wider one.
+    """
     most, bits = widest
     found = shift = 0
     for byte in data[at : at + most]:
@@ -140,7 +144,9 @@ _PRIMITIVE: dict[str, Read] = {
 
 
 class _Types:
-    """Builds the readers of a schema's types; behind its definition, a type can be referred to by its name."""
+    """Builds the readers of a schema's types; behind its definition, a type can be referred to by its
+    name.
+    """
 
     def __init__(self) -> None:
         self.named: dict[str, Read] = {}
@@ -188,7 +194,11 @@ class _Types:
                 raise Unfit(f"byte {at}: index {index} of a union of {len(reads)} types")
             return reads[index](data, begin, room)
 
-        return _optional(reads, branches.index("null"), union) if len(reads) == 2 and "null" in branches else union
+        return (
+            _optional(reads, branches.index("null"), union)
+            if len(reads) == 2 and "null" in branches
+            else union
+        )
 
     def record(self, schema: Mapping[str, Any]) -> Read:
         members = [(field["name"], self.reader(field["type"])) for field in schema["fields"]]
@@ -206,7 +216,9 @@ class _Types:
 
 
 def _optional(reads: Mapping[int, Read], null: int, other: Read) -> Read:
-    """Return a fast reader of a union of null and one type; `other` reads an index that is not written in its usual single byte."""
+    """Return a fast reader of a union of null and one type; `other` reads an index that is not written in its
+    usual single byte.
+    """
     present, read = 1 - null, reads[1 - null]
     absent_byte, present_byte = 2 * null, 2 * present
 

@@ -1,7 +1,8 @@
 """Convert values of Avro's base types to the logical types of their schemas. Pure.
 
-A logical type that is unknown here, belongs to another base type, or is not valid, is read as its base type, as the specification says.
-So is a value that its logical type can't hold: a date after 9999, a text that is not a UUID.
+A logical type that is unknown here, belongs to another base type, or is not valid, is read as its base type,
+as the specification says. So is a value that its logical type can't hold: a date after 9999, a text that is
+not a UUID.
 Source: https://avro.apache.org/docs/1.12.0/specification/#logical-types
 """
 
@@ -46,7 +47,9 @@ class LocalNanoseconds(Nanoseconds):
 
 
 class LogicalType(NamedTuple):
-    """A logical type: its kind, by which evolution lists the columns that take it, and the function that converts a base value to it."""
+    """A logical type: its kind, by which evolution lists the columns that take it, and the function that
+    converts a base value to it.
+    """
 
     kind: str
     convert: Callable[[Any], Any]
@@ -62,7 +65,9 @@ def _time(unit: timedelta) -> Callable[[int], time]:
 
 
 def _duration(value: bytes) -> str:
-    """Return a duration in ISO 8601: months, days, and seconds with milliseconds, which are not converted into each other."""
+    """Return a duration in ISO 8601: months, days, and seconds with milliseconds, which are not converted
+    into each other.
+    """
     months, days, milliseconds = DURATION.unpack(value)
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
 

@@ -1,4 +1,6 @@
-"""Cut the new rows of the staged files into batches: in Kafka's order, of bounded size, one ClickHouse partition (month) each."""
+"""Cut the new rows of the staged files into batches: in Kafka's order, of bounded size, one ClickHouse
+partition (month) each.
+"""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -31,10 +33,11 @@ class _Month:
 
 @dataclass
 class Cutter:
-    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` gets the rows.
+    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` gets the
+    rows.
 
-    Within a batch of a topic, rows are sorted by id. However many months there are, at most three batches are in memory: `writer` (a pool
-    of one thread) writes one while the next ones are filled.
+    Within a batch of a topic, rows are sorted by id. However many months there are, at most three batches are
+    in memory: `writer` (a pool of one thread) writes one while the next ones are filled.
     """
 
     files: RunFiles
@@ -48,7 +51,9 @@ class Cutter:
     _writing: Future[None] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, and write the batches that become full; if all months together exceed a batch's bytes, write the largest."""
+        """Add rows, and write the batches that become full; if all months together exceed a batch's bytes,
+        write the largest.
+        """
         moments = pc.cast(rows["created_at"], pa.timestamp("ms", "UTC"))
         months = pc.add(pc.multiply(pc.year(moments), 100), pc.month(moments))
         different = pc.unique(months).to_pylist()
@@ -80,7 +85,8 @@ class Cutter:
         waiting.bytes = rest.nbytes if rest.num_rows else 0
         found, ends = batch.select(self.columns), (_place(batch, 0), _place(batch, rows - 1))
         if "shard" in self.columns:
-            # Sorted as deduplication stores ids: they are written to Cassandra in the order of this file, and this order is the fastest.
+            # Sorted as deduplication stores ids: they are written to Cassandra in the order of this file, and
+            # this order is the fastest.
             found = found.sort_by([("shard", "ascending"), ("unique_id", "ascending")])
         self._written()
         self._writing = self.writer.submit(self._write, found, *ends)
@@ -92,7 +98,8 @@ class Cutter:
 
     def _write(self, rows: pa.Table, first: str, last: str) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()
-        # A reader has a whole page in memory, and the writer checks a page's size only every `write_batch_size` rows.
+        # A reader has a whole page in memory, and the writer checks a page's size only every
+        # `write_batch_size` rows.
         together = min(1024, fitting(rows, PAGE_BYTES))
         pq.write_table(rows, sink, write_batch_size=together, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
@@ -100,10 +107,18 @@ class Cutter:
         checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))
         self.batches.append(
             Batch(
-                number=number, batch_id=str(uuid5(NAMESPACE_OID, f"{file}/{uuid4()}")), tag="", file=file, rows=rows.num_rows,
-                bytes=len(content), sha256=sha256, checksum=checksum, first_offset=first, last_offset=last,
+                number=number,
+                batch_id=str(uuid5(NAMESPACE_OID, f"{file}/{uuid4()}")),
+                tag="",
+                file=file,
+                rows=rows.num_rows,
+                bytes=len(content),
+                sha256=sha256,
+                checksum=checksum,
+                first_offset=first,
+                last_offset=last,
             )
-        )  # fmt: skip
+        )
 
 
 def _place(rows: pa.Table, at: int) -> str:
@@ -111,7 +126,9 @@ def _place(rows: pa.Table, at: int) -> str:
     return "/".join(str(rows[name][at].as_py()) for name in ("topic", "partition", "offset"))
 
 
-def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None) -> Iterator[pa.Table]:
+def chosen_rows(
+    staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None
+) -> Iterator[pa.Table]:
     """Yield the rows of a staged file that `kept` marks, or all if it is None, one row group at a time."""
     base = 0
     for group in range(staged.num_row_groups):

@@ -34,7 +34,9 @@ def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> 
         ids = pa.concat_tables(_ids(files, staged, low, high if part + 1 < parts else "g"))
         # All rows of an id have the same shard, which `min` picks.
         found = (
-            ids.group_by("unique_id").aggregate([("shard", "min"), (PLACE, "min")]).rename_columns(["unique_id", "shard", PLACE])
+            ids.group_by("unique_id")
+            .aggregate([("shard", "min"), (PLACE, "min")])
+            .rename_columns(["unique_id", "shard", PLACE])
         )
         with files.create(f"{folder}/{part:05d}.parquet") as sink:
             pq.write_table(found, sink, **CODEC)
@@ -43,7 +45,9 @@ def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> 
 
 
 def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> Iterator[pa.Table]:
-    """Yield an empty table, then one for each file: its events' ids from `low` to below `high`, with their places."""
+    """Yield an empty table, then one for each file: its events' ids from `low` to below `high`, with their
+    places.
+    """
     yield pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()}).empty_table()
     for number, one in enumerate(staged):
         with files.open(one.name) as source:
@@ -63,7 +67,8 @@ def unknown(
     written_to: int,
     given_up: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the PLACE of each id (KEY) that was not seen since `since`; batches that were given up don't count.
+    """Return the PLACE of each id (KEY) that was not seen since `since`; batches that were given up don't
+    count.
 
     `written_to`: see Deduplication.known.
     """

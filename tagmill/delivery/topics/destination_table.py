@@ -14,9 +14,11 @@ from tagmill.ledger.schema import statements, table_values
 
 
 def apply(settings: Settings) -> list[str]:
-    """Create missing tables and columns; return a line for each table that exists now, and warnings about its TTL.
+    """Create missing tables and columns; return a line for each table that exists now, and warnings about its
+    TTL.
 
-    Raises ConfigurationError: a column can't become what is configured, or a schema file doesn't fit; nothing of that table was changed.
+    Raises ConfigurationError: a column can't become what is configured, or a schema file doesn't fit; nothing
+    of that table was changed.
     """
     done = []
     for name, chosen in settings.streams.items():
@@ -33,7 +35,9 @@ def apply(settings: Settings) -> list[str]:
             alter = f"ALTER TABLE {values['table']} {values['on_cluster']}"
             for one in found:
                 if one.what == ADDED:
-                    clickhouse.command(f"{alter} ADD COLUMN IF NOT EXISTS {identifiers.sql(one.column)} {one.wanted}")
+                    clickhouse.command(
+                        f"{alter} ADD COLUMN IF NOT EXISTS {identifiers.sql(one.column)} {one.wanted}"
+                    )
             if not _counts_all(clickhouse, settings, table):
                 for statement in statements("topic_columns", values):
                     clickhouse.command(statement)
@@ -45,13 +49,19 @@ def apply(settings: Settings) -> list[str]:
 
 
 def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
-    """Return whether the projection of batch totals sums all optional columns by today's checksum; otherwise, totals read the rows."""
+    """Return whether the projection of batch totals sums all optional columns by today's checksum; otherwise,
+    totals read the rows.
+    """
     query = (
-        "SELECT position(create_table_query, substring(formatQuerySingleLine(concat('SELECT ', {term:String})), 8)) > 0 "
+        "SELECT position(create_table_query, substring(formatQuerySingleLine(concat('SELECT ', "
+        "{term:String})), 8)) > 0 "
         "FROM system.tables WHERE database = {database:String} AND name = {table:String}"
     )
     return all(
-        clickhouse.rows(query, {"database": settings.clickhouse.database, "table": table, "term": optional_sql(column)}) == [(1,)]
+        clickhouse.rows(
+            query, {"database": settings.clickhouse.database, "table": table, "term": optional_sql(column)}
+        )
+        == [(1,)]
         for column in clickhouse.layout.columns
         if column.optional
     )
@@ -60,7 +70,8 @@ def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
 def diff(settings: Settings, pipeline: str) -> dict[str, Any]:
     """Return what `tagmill schema apply` would change in a topic's table; nothing is changed.
 
-    The keys are pipeline, exists (whether there is a table), columns (the differences) and unmapped (fields without a column).
+    The keys are pipeline, exists (whether there is a table), columns (the differences) and unmapped (fields
+    without a column).
     Raises ConfigurationError: a schema file doesn't fit.
     """
     chosen = settings.topic(pipeline)
@@ -69,5 +80,13 @@ def diff(settings: Settings, pipeline: str) -> dict[str, Any]:
     with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
         there = clickhouse.columns_of(chosen.destination)
     found = changes(layout(chosen), there)
-    lines = [{"column": one.column, "there": one.there, "configured": one.wanted, "what": one.what} for one in found]
-    return {"pipeline": pipeline, "exists": bool(there), "columns": lines, "unmapped": unmapped(chosen, contents)}
+    lines = [
+        {"column": one.column, "there": one.there, "configured": one.wanted, "what": one.what}
+        for one in found
+    ]
+    return {
+        "pipeline": pipeline,
+        "exists": bool(there),
+        "columns": lines,
+        "unmapped": unmapped(chosen, contents),
+    }

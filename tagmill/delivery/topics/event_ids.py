@@ -1,9 +1,11 @@
 """Make the id that makes an event unique. Pure. This must never change, since old events keep their ids.
 
-part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or b:false
+part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or
+b:false
             d:number of JSON that a double would round, its digits without zeros at the end, "e", exponent
-unique_id = the first 16 bytes, in hexadecimal, of SHA-256 over all parts, each after its length in bytes (4 bytes, big endian)
-shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number, modulo the number of shards
+unique_id = the first 16 bytes, in hexadecimal, of SHA-256 over all parts, each after its length in bytes (4
+bytes, big endian) shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number, modulo
+the number of shards
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ class UniqueId(NamedTuple):
 
 
 def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
-    """Return the id and the shard of these values, in their order: the fields that the pipeline names, then the producer's id."""
+    """Return the id and the shard of these values, in their order: the fields that the pipeline names, then
+    the producer's id.
+    """
     parts = [part_of(value) for value in values]
     found = sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
     return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[OF_ID].hex())

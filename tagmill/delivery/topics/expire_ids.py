@@ -1,4 +1,5 @@
-"""Delete the ids of events that were delivered before the window: they no longer count as known, whether they are deleted or not.
+"""Delete the ids of events that were delivered before the window: they no longer count as known, whether they
+are deleted or not.
 
 An id stays while its batch is not in ClickHouse, and while a run that is already planned counts it as known.
 """
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 FORGOTTEN_AT_ONCE = 10_000
 
 
-def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
+def expire(
+    settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False
+) -> Expired:
     """Delete the ids that a pipeline delivered before its window; with `dry_run`, only count them.
 
     Raises LeaseTaken: the pipeline is at work; StoreUnavailable.
@@ -50,13 +53,25 @@ def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[],
         rule, count = Rules(ledger.cassandra, keyspace, pipeline).current(), 0
         if rule is not None:
             work = partial(
-                _expire, cassandra=settings.cassandra, ledger=keyspace, pipeline=pipeline, rule=rule.rule, before=before,
-                kept=_not_in_clickhouse(ledger, keyspace, pipeline), dry_run=dry_run,
-            )  # fmt: skip
+                _expire,
+                cassandra=settings.cassandra,
+                ledger=keyspace,
+                pipeline=pipeline,
+                rule=rule.rule,
+                before=before,
+                kept=_not_in_clickhouse(ledger, keyspace, pipeline),
+                dry_run=dry_run,
+            )
             shards = shards_of(rule.rule)
             running = spark()
             tasks = min(shards, 8 * running.sparkContext.defaultParallelism)
-            found = running.range(0, shards, numPartitions=tasks).mapInArrow(work, "ids bigint").groupBy().sum("ids").first()
+            found = (
+                running.range(0, shards, numPartitions=tasks)
+                .mapInArrow(work, "ids bigint")
+                .groupBy()
+                .sum("ids")
+                .first()
+            )
             count = int((found[0] if found else 0) or 0)
         lease.give_back()
     return Expired(pipeline=pipeline, before=before, ids=count, dry_run=dry_run)
@@ -71,7 +86,9 @@ def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | N
 
 
 def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozenset[int]:
-    """Return the runs with a batch that is still to come to ClickHouse: the unfinished one, and those with a batch that is sent again."""
+    """Return the runs with a batch that is still to come to ClickHouse: the unfinished one, and those with a
+    batch that is sent again.
+    """
     row, found = ledger.open_run(pipeline), set(runs_with_new(ledger, keyspace, pipeline))
     if row is not None:
         batches = ledger.batches(pipeline, row.run)
@@ -81,15 +98,24 @@ def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozense
 
 
 def _expire(
-    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, before: datetime,
-    kept: frozenset[int], dry_run: bool,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    batches: Iterable[pa.RecordBatch],
+    cassandra: CassandraSettings,
+    ledger: str,
+    pipeline: str,
+    rule: str,
+    before: datetime,
+    kept: frozenset[int],
+    dry_run: bool,
+) -> Iterator[pa.RecordBatch]:
     with Cassandra(cassandra) as connected:
         reading = Deduplication(connected, ledger, pipeline, rule)
         for batch in batches:
             counts = []
             for shard in batch["id"].to_pylist():
-                found, count = ((shard, one, written) for one, written in reading.expired(shard, before, kept)), 0
+                found, count = (
+                    ((shard, one, written) for one, written in reading.expired(shard, before, kept)),
+                    0,
+                )
                 while part := list(islice(found, FORGOTTEN_AT_ONCE)):
                     count += len(part) if dry_run else reading.forget(part)
                 counts.append(count)

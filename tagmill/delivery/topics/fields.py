@@ -72,7 +72,9 @@ PLAIN = frozenset((str, int, bool))
 
 
 def finder(path: str) -> Callable[[Event], Any]:
-    """Return a function that finds the field at a dotted path of an event; it returns None if the field or its parent is missing."""
+    """Return a function that finds the field at a dotted path of an event; it returns None if the field or
+    its parent is missing.
+    """
     first, *rest = split(path)
 
     def top(event: Event) -> Any:
@@ -166,7 +168,8 @@ def _with_words(value: Any) -> Any:
 def milliseconds(value: Any) -> int:
     """Return the milliseconds from 1970 to a moment, rounded down.
 
-    In: ISO 8601 text (without a zone UTC), a number of milliseconds, or what a decoder makes of its own types.
+    In: ISO 8601 text (without a zone UTC), a number of milliseconds, or what a decoder makes of its own
+    types.
     """
     if isinstance(value, Nested):
         return value.milliseconds()
@@ -216,12 +219,16 @@ def _as_decimal(value: Any) -> Decimal:
         raise unfit(value, "is no number")
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise unfit(value, "is no number")
-    return value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+    return (
+        value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+    )
 
 
 def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
     def decimal(value: Any) -> str:
-        """Return the digits as ClickHouse's toString writes them, without zeros at the end of the fraction."""
+        """Return the digits as ClickHouse's toString writes them, without zeros at the end of the
+        fraction.
+        """
         try:
             number = EXACT.normalize(_as_decimal(value))
         except ArithmeticError:
@@ -240,10 +247,12 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type that a column may have: how a sealed file holds its values, and how a field is converted to that.
+    """A type that a column may have: how a sealed file holds its values, and how a field is converted to
+    that.
 
-    `insert` and `stored` are as in batches.columns.Column. A CAST names its type as {type}: to a type that is not nullable, ClickHouse
-    refuses null, also in rows whose result is not used, unless short_circuit_function_evaluation spares them.
+    `insert` and `stored` are as in batches.columns.Column. A CAST names its type as {type}: to a type that is
+    not nullable, ClickHouse refuses null, also in rows whose result is not used, unless
+    short_circuit_function_evaluation spares them.
     """
 
     file_type: str
@@ -262,7 +271,9 @@ KINDS: dict[str, Kind] = {
     "Int64": Kind("Int64", True, _integer(-(2**63), 2**63 - 1)),
     "Float64": Kind("Int64", True, _float_bits, "reinterpretAsFloat64({})", "reinterpretAsInt64({})"),
     "Bool": Kind("UInt8", True, _boolean, "CAST({} AS {type})", "CAST({} AS {type})"),
-    "DateTime64(3, 'UTC')": Kind("Int64", True, _moment, "fromUnixTimestamp64Milli({}, 'UTC')", "toUnixTimestamp64Milli({})"),
+    "DateTime64(3, 'UTC')": Kind(
+        "Int64", True, _moment, "fromUnixTimestamp64Milli({}, 'UTC')", "toUnixTimestamp64Milli({})"
+    ),
     "Date": Kind("UInt16", True, _day, "CAST({} AS {type})", "CAST({} AS {type})"),
     "UUID": Kind("String", False, _uuid, "toUUID({})", "toString({})"),
 }
@@ -285,9 +296,11 @@ class Field:
     nullable: bool
 
     def reader(self, nulled: Callable[[str, str], None] | None = None) -> Callable[[Event], Any]:
-        """Return a function that takes the field's value out of an event, as a sealed file holds it; it raises Unfit, naming the field.
+        """Return a function that takes the field's value out of an event, as a sealed file holds it; it
+        raises Unfit, naming the field.
 
-        In a nullable column, a value that the column can't hold becomes null, and `nulled` is called with the column and the reason.
+        In a nullable column, a value that the column can't hold becomes null, and `nulled` is called with the
+        column and the reason.
         """
         find, convert = finder(self.path), kind_of(self.type).convert
 
@@ -310,11 +323,15 @@ class Field:
 
     @property
     def column(self) -> Column:
-        """The column of a batch; where it is null, it leaves the checksum as it is, so that it may be added later."""
+        """The column of a batch; where it is null, it leaves the checksum as it is, so that it may be added
+        later.
+        """
         kind = kind_of(self.type)
         wrap = "Nullable({})" if self.nullable else "{}"
         table_type = (
-            "LowCardinality(Nullable(String))" if self.nullable and self.type.startswith("Low") else wrap.format(self.type)
+            "LowCardinality(Nullable(String))"
+            if self.nullable and self.type.startswith("Low")
+            else wrap.format(self.type)
         )
         file_type = wrap.format(kind.file_type)
         return Column(
@@ -330,7 +347,9 @@ class Field:
 
 
 def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
-    """Return a function that takes the values of the key's fields out of an event; it raises Unfit if one is missing or not plain."""
+    """Return a function that takes the values of the key's fields out of an event; it raises Unfit if one is
+    missing or not plain.
+    """
     finders = [(path, finder(path)) for path in paths]
 
     def read(event: Event) -> list[Value]:

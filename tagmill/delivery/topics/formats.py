@@ -18,7 +18,8 @@ MAGIC = 0
 FRAME_BYTES = 5
 # Limits of a frame for Protobuf: bytes of one number, and levels of messages within messages.
 LONGEST_VARINT, MOST_NESTED = 5, 100
-# Wire types of Protobuf's encoding, by a field type's number in descriptor.proto (1: double, 2: float, 3: int64 …).
+# Wire types of Protobuf's encoding, by a field type's number in descriptor.proto (1: double, 2: float, 3:
+# int64 …).
 WIRE_TYPES = {
     1: 1, 2: 5, 3: 0, 4: 0, 5: 0, 6: 1, 7: 5, 8: 0, 9: 2, 10: 3, 11: 2, 12: 2, 13: 0, 14: 0, 15: 5, 16: 1, 17: 0, 18: 0,
 }  # fmt: skip
@@ -35,7 +36,9 @@ Decoder = Callable[[bytes], Decoded]
 
 
 def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
-    """Return a decoder of JSON objects; a number with a point becomes a float if a float can hold it (numbers.read_number)."""
+    """Return a decoder of JSON objects; a number with a point becomes a float if a float can hold it
+    (numbers.read_number).
+    """
     read = msgspec.json.Decoder(dict[str, Any], float_hook=read_number)
     version_of = finder(version_field) if version_field else None
 
@@ -55,7 +58,8 @@ def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
 def avro_decoder(schemas: Mapping[str, Any], limits: Limits, *, framed: bool) -> Decoder:
     """Return a decoder of Avro records. `schemas`: parsed, by version; a single one unless `framed`.
 
-    `framed`: a zero byte and the schema's id (4 bytes, big endian) come first, as schema registries write them.
+    `framed`: a zero byte and the schema's id (4 bytes, big endian) come first, as schema registries write
+    them.
     """
     readers = {version: record_reader(schema) for version, schema in schemas.items()}
     only = next(iter(readers.items()))
@@ -81,7 +85,9 @@ def _unframed(value: bytes, schemas: Mapping[str, Any]) -> tuple[str, Any, bytes
 
 
 def message_of(descriptors: bytes, message: str) -> Any:
-    """Return a message's class from a descriptor set (protoc --include_imports --descriptor_set_out); raises ConfigurationError."""
+    """Return a message's class from a descriptor set (protoc --include_imports --descriptor_set_out); raises
+    ConfigurationError.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -96,12 +102,17 @@ def message_of(descriptors: bytes, message: str) -> Any:
         raise ConfigurationError(f"schema_files: no descriptor set: {error}") from None
 
 
-def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequence[str], limits: Limits) -> Decoder:
-    """Return a decoder of one type of Protobuf message from a descriptor set. `key`: the paths of the fields that make an event unique.
+def protobuf_decoder(
+    descriptors: bytes, message: str, version: str, key: Sequence[str], limits: Limits
+) -> Decoder:
+    """Return a decoder of one type of Protobuf message from a descriptor set.
 
-    Protobuf reads a message of another type without an error, and leaves this type's fields unset. So the decoder refuses what shows
-    another type: a field's number with another wire type, or a message in which no field of the key is set. In the key, it also refuses an
-    enum's number that the descriptor set doesn't name: once the number has a name, the same bytes would make another id.
+    `key`: the paths of the fields that make an event unique.
+
+    Protobuf reads a message of another type without an error, and leaves this type's fields unset. So the
+    decoder refuses what shows another type: a field's number with another wire type, or a message in which no
+    field of the key is set. In the key, it also refuses an enum's number that the descriptor set doesn't
+    name: once the number has a name, the same bytes would make another id.
     """
     from google.protobuf.message import DecodeError
 
@@ -119,7 +130,9 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
             event = Message(found, pool)
             for path, find in named:
                 if isinstance(number := find(event), int):
-                    raise Unfit(f"field {path}, of the key, is {number}, which the descriptor set has no name for")
+                    raise Unfit(
+                        f"field {path}, of the key, is {number}, which the descriptor set has no name for"
+                    )
             return Decoded(event, version)
         except (DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
             raise Unfit(f"no {message}: {error}") from None
@@ -127,13 +140,22 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
     return decode
 
 
-def framed_protobuf_decoder(contents: Mapping[str, bytes], message: str, key: Sequence[str], limits: Limits) -> Decoder:
-    """Return a decoder of Protobuf behind a schema registry's frame, which names the message by its place in the schema's file.
+def framed_protobuf_decoder(
+    contents: Mapping[str, bytes], message: str, key: Sequence[str], limits: Limits
+) -> Decoder:
+    """Return a decoder of Protobuf behind a schema registry's frame, which names the message by its place in
+    the schema's file.
 
     `contents`: descriptor sets by registry id.
     """
-    decoders = {version: protobuf_decoder(content, message, version, key, limits) for version, content in contents.items()}
-    places = {version: _place_in_file(message_of(content, message).DESCRIPTOR) for version, content in contents.items()}
+    decoders = {
+        version: protobuf_decoder(content, message, version, key, limits)
+        for version, content in contents.items()
+    }
+    places = {
+        version: _place_in_file(message_of(content, message).DESCRIPTOR)
+        for version, content in contents.items()
+    }
 
     def decode(value: bytes) -> Decoded:
         version, place, body = _unframed(value, places)
@@ -146,7 +168,9 @@ def framed_protobuf_decoder(contents: Mapping[str, bytes], message: str, key: Se
 
 
 def _place_in_file(descriptor: Any) -> list[int]:
-    """Return a message's place in its file: the indexes of the messages that it is defined in, outermost first, then its own."""
+    """Return a message's place in its file: the indexes of the messages that it is defined in, outermost
+    first, then its own.
+    """
     outer = descriptor.containing_type
     if outer is not None:
         return [*_place_in_file(outer), [one.name for one in outer.nested_types].index(descriptor.name)]
@@ -154,7 +178,8 @@ def _place_in_file(descriptor: Any) -> list[int]:
 
 
 def _named_place(body: bytes) -> tuple[list[int], int]:
-    """Return the place of the message that a frame names, and the position at which the message's bytes begin.
+    """Return the place of the message that a frame names, and the position at which the message's bytes
+    begin.
 
     The place is written as a count and that many numbers; a count of 0 stands for [0].
     """
@@ -175,7 +200,9 @@ def _zigzag(body: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if body[index] < 0x80:
             return number >> 1 ^ -(number & 1), index + 1
-    raise Unfit("no frame of a schema registry for Protobuf (which message of the schema it is, behind the schema id)")
+    raise Unfit(
+        "no frame of a schema registry for Protobuf (which message of the schema it is, behind the schema id)"
+    )
 
 
 def _is_enum(message: Any, names: Sequence[str]) -> bool:
@@ -183,20 +210,26 @@ def _is_enum(message: Any, names: Sequence[str]) -> bool:
     if field is None:
         return False
     return (
-        _is_enum(field.message_type, names[1:]) if names[1:] and field.message_type is not None else field.enum_type is not None
+        _is_enum(field.message_type, names[1:])
+        if names[1:] and field.message_type is not None
+        else field.enum_type is not None
     )
 
 
 def _check_message(message: Any, room: Room) -> None:
-    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if `room` has too little space."""
+    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if `room` has too
+    little space.
+    """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     for unknown in UnknownFieldSet(message):
         field = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
-        # Two kinds of unknown fields are accepted: an enum's new value, which has the right wire type, and a field with a new number.
+        # Two kinds of unknown fields are accepted: an enum's new value, which has the right wire type, and a
+        # field with a new number.
         if field is not None and unknown.wire_type != WIRE_TYPES[field.type]:
             raise Unfit(
-                f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not {WIRE_TYPES[field.type]}"
+                f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not "
+                f"{WIRE_TYPES[field.type]}"
             )
     room.enter(len(message.DESCRIPTOR.fields))
     for field, value in message.ListFields():
@@ -214,7 +247,11 @@ def _messages(field: Any, value: Any) -> Iterable[Any]:
         return (value,)
     if not field.message_type.GetOptions().map_entry:
         return cast(Iterable[Any], value)
-    return cast(Iterable[Any], value.values()) if field.message_type.fields_by_name["value"].message_type is not None else ()
+    return (
+        cast(Iterable[Any], value.values())
+        if field.message_type.fields_by_name["value"].message_type is not None
+        else ()
+    )
 
 
 def read_file(file: Path) -> bytes:

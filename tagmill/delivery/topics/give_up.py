@@ -1,7 +1,8 @@
-"""Give up a run of a topic or a Kafka Journal, and set records, columns or ids apart: the way out that always works.
+"""Give up a run of a topic or a Kafka Journal, and set records, columns or ids apart: the way out that always
+works.
 
-What ClickHouse has verified stays if later runs can tell it from the rest: by a topic's ids, or by a Kafka Journal's sealed files.
-Everything else is taken back. The offsets stay, so the next run reads it again.
+What ClickHouse has verified stays if later runs can tell it from the rest: by a topic's ids, or by a Kafka
+Journal's sealed files. Everything else is taken back. The offsets stay, so the next run reads it again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,9 @@ from tagmill.runs.storage import RunFiles
 
 
 class TopicGiveUp:
-    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's
+    reason.
+    """
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
         self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
@@ -42,18 +45,24 @@ class TopicGiveUp:
         self.files = RunFiles(settings.storage.root)
 
     def run(self, apart: Sequence[str]) -> list[str]:
-        """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset. Safe to repeat."""
+        """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset.
+
+        Safe to repeat.
+        """
         records, columns = self._checked(apart)
         with self._at_work() as ledger:
             said = []
             if row := ledger.open_run(self.name):
                 row = ledger.raise_fence(row, self.owner)
-                said.append(f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}")
+                said.append(
+                    f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}"
+                )
                 ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
             said += self._without_lost_files(ledger)
             if not said and not apart:
                 raise GuardRefused(
-                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
+                    f"tagmill runs --pipeline {self.name}"
                 )
             if apart:
                 table = self._set_apart(ledger)
@@ -65,7 +74,10 @@ class TopicGiveUp:
                     left_out = f"{len(apart)} ids are left out until tagmill run take-back"
                 else:
                     left_out = f"{len(records)} records become dead letters, {len(columns)} columns null"
-                said.append(f"pipeline {self.name}: {left_out}; the rest flows: tagmill run deliver --pipeline {self.name}")
+                said.append(
+                    f"pipeline {self.name}: {left_out}; the rest flows: tagmill run deliver --pipeline "
+                    f"{self.name}"
+                )
             return said
 
     def take_back(self, item: str) -> str:
@@ -78,7 +90,9 @@ class TopicGiveUp:
         with self._at_work() as ledger:
             table = self._set_apart(ledger)
             if item not in table.items(kind):
-                raise GuardRefused(f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed")
+                raise GuardRefused(
+                    f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed"
+                )
             self._recorded(ledger, f"run take-back {item}"[:1000])
             table.remove(kind, item)
             return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
@@ -96,7 +110,8 @@ class TopicGiveUp:
         table.add(Kind.ID, ids, run, self.who, self.why)
 
     def _checked(self, apart: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Split the items into records and columns; a Kafka Journal's items are ids, and both lists stay empty.
+        """Split the items into records and columns; a Kafka Journal's items are ids, and both lists stay
+        empty.
 
         Raises ConfigurationError for an item that cannot be set apart.
         """
@@ -107,7 +122,8 @@ class TopicGiveUp:
         records = [item for item in apart if item not in optional and record_of(item)]
         if wrong := [item for item in apart if item not in columns and item not in records]:
             raise ConfigurationError(
-                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is neither a record (topic/partition/offset) nor a nullable column "
+                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is neither a record "
+                "(topic/partition/offset) nor a nullable column "
                 f"({', '.join(sorted(optional)) or 'there is none'}). Nothing was changed"
             )
         return records, columns
@@ -124,7 +140,9 @@ class TopicGiveUp:
         with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
             self._void(ledger, clickhouse, row, waiting)
             checkpoints.reached("giveup.voided")
-            if delivered and not self._told_apart(ledger, row, manifest, delivered, voided=len(delivered) < len(batches)):
+            if delivered and not self._told_apart(
+                ledger, row, manifest, delivered, voided=len(delivered) < len(batches)
+            ):
                 self._void(ledger, clickhouse, row, delivered)
                 delivered = []
             if not delivered:
@@ -133,7 +151,10 @@ class TopicGiveUp:
             if manifest is None:
                 file, sha256 = self._rebuilt(clickhouse, row, batches)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
-        return f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the rest of its records again"
+        return (
+            f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the "
+            "rest of its records again"
+        )
 
     def _abandon(self, ledger: Ledger, row: RunRow) -> str:
         ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
@@ -141,15 +162,27 @@ class TopicGiveUp:
         return "nothing of it is delivered, the next run plans its records again"
 
     def _void(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> None:
-        """Take batches back. Before that, their ids stop counting as delivered, so nothing depends on the files that hold the ids."""
-        self._set_apart(ledger).add(Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why)
+        """Take batches back.
+
+        Before that, their ids stop counting as delivered, so nothing depends on the files that hold the ids.
+        """
+        self._set_apart(ledger).add(
+            Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why
+        )
         for batch in batches:
             take_back(ledger, clickhouse, self.stream.destination, row, batch)
 
     def _told_apart(
-        self, ledger: Ledger, row: RunRow, manifest: TopicManifest | None, delivered: Sequence[BatchRow], *, voided: bool
+        self,
+        ledger: Ledger,
+        row: RunRow,
+        manifest: TopicManifest | None,
+        delivered: Sequence[BatchRow],
+        *,
+        voided: bool,
     ) -> bool:
-        """Return whether later runs can tell what these batches have delivered: a topic's by ids, a Kafka Journal's by files or offsets.
+        """Return whether later runs can tell what these batches have delivered: a topic's by ids, a Kafka
+        Journal's by files or offsets.
 
         If no batch of a Kafka Journal's run is void, its offsets are moved now.
         """
@@ -179,7 +212,8 @@ class TopicGiveUp:
     def _without_lost_files(self, ledger: Ledger) -> Iterator[str]:
         """Write the lost plan or manifest of the newest closed run again, and yield a line that says so.
 
-        If a Kafka Journal's run was delivered in part, only the lost files tell which part: what ClickHouse has of it is taken out.
+        If a Kafka Journal's run was delivered in part, only the lost files tell which part: what ClickHouse
+        has of it is taken out.
         """
         row = next(closed_runs(ledger, self.name), None)
         if row is None or not row.manifest_file:
@@ -204,17 +238,30 @@ class TopicGiveUp:
                 new = replace(new, manifest_file=file, manifest_sha256=sha256)
         ledger.amend(row, new)
         ledger.record_intervention(self.name, row.run, self.who, "run give-up: files written again", self.why)
-        taken = ". What ClickHouse had of its records was taken out, the next run delivers all of them" if partly else ""
-        yield f"run {row.run} of pipeline {self.name} is closed and had lost files: they were written again{taken}"
+        taken = (
+            ". What ClickHouse had of its records was taken out, the next run delivers all of them"
+            if partly
+            else ""
+        )
+        yield (
+            f"run {row.run} of pipeline {self.name} is closed and had lost files: they were written "
+            f"again{taken}"
+        )
 
     def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
         return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
 
     def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
-        """Void the delivered batches of a closed run, and of the runs before it that read the same records."""
+        """Void the delivered batches of a closed run, and of the runs before it that read the same
+        records.
+        """
         for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
             fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
-            there = [batch for batch in ledger.batches(self.name, run.run) if batch.state == BatchState.IN_CLICKHOUSE]
+            there = [
+                batch
+                for batch in ledger.batches(self.name, run.run)
+                if batch.state == BatchState.IN_CLICKHOUSE
+            ]
             self._void(ledger, clickhouse, fenced, there)
             self._forget_delivered(ledger, run)
 
@@ -231,7 +278,10 @@ class TopicGiveUp:
     def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
         """Return a plan that makes the next run search every id for new events from the first record on."""
         offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
-        begun = [Range(topic=topic, partition=at, first=0, end=end) for (topic, at), end in sorted(offsets.read_to().items())]
+        begun = [
+            Range(topic=topic, partition=at, first=0, end=end)
+            for (topic, at), end in sorted(offsets.read_to().items())
+        ]
         return TopicPlan(
             pipeline=self.name,
             run=row.run,
@@ -245,7 +295,10 @@ class TopicGiveUp:
         )
 
     def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> tuple[str, str]:
-        """Write a manifest from what ClickHouse has, in place of a lost one; return its file and digest. Its batches can't be resent."""
+        """Write a manifest from what ClickHouse has, in place of a lost one; return its file and digest.
+
+        Its batches can't be resent.
+        """
         rebuilt = [unsealed(clickhouse, self.stream.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
         home = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}"

@@ -1,4 +1,7 @@
-"""Let a person end or repair a run of a topic or a Kafka Journal: abandon, void, resend or accept. Each is guarded and recorded."""
+"""Let a person end or repair a run of a topic or a Kafka Journal: abandon, void, resend or accept.
+
+Each is guarded and recorded.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +23,20 @@ from tagmill.runs.storage import RunFiles
 
 
 class TopicInterventions:
-    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's
+    reason.
+    """
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        owner: str,
+        who: str,
+        why: str,
+        *,
+        despite_views: bool = False,
+    ) -> None:
         self.settings, self.name, self.chosen = settings, pipeline, settings.stream(pipeline)
         self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
         self.files = RunFiles(settings.storage.root)
@@ -31,26 +45,43 @@ class TopicInterventions:
         """Give up the run that is PLANNED; the next run plans its records again."""
         with self._at_work() as ledger:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
-            ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
+            ledger.finish_run(
+                self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
+            )
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
             self.files.remove_attempts(self.name, row.run)
-            return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its records again"
+            return (
+                f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, "
+                "the next run plans its records again"
+            )
 
     def void(self) -> str:
-        """Give up the batches of the SEALED run that are proven absent from ClickHouse; its close forgets their ids."""
-        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse:
+        """Give up the batches of the SEALED run that are proven absent from ClickHouse; its close forgets
+        their ids.
+        """
+        with (
+            self._at_work() as ledger,
+            ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
+        ):
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             batches = all_batches(ledger, read_manifest(self.files, row))
             return void_waiting(ledger, clickhouse, self.chosen.destination, row, batches, self.who, self.why)
 
     def resend(self, batch_id: UUID, run: int) -> str:
-        """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next generation."""
+        """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next
+        generation.
+        """
         with self._at_work() as ledger:
             row = ledger.run(self.name, run)
-            found = next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None) if row else None
+            found = (
+                next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None)
+                if row
+                else None
+            )
             if row is None or found is None or found.state == BatchState.VOIDED:
                 raise GuardRefused(
-                    f"pipeline {self.name}, run {run} has no batch {batch_id} that could be sent again. Nothing was changed. "
+                    f"pipeline {self.name}, run {run} has no batch {batch_id} that could be sent again. "
+                    "Nothing was changed. "
                     f"Look: tagmill batches --pipeline {self.name}"
                 )
             row = ledger.raise_fence(row, self.owner)
@@ -59,7 +90,8 @@ class TopicInterventions:
             # A damaged file raises here, before rows are taken out that couldn't be sent again.
             self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
-                self.chosen.destination, layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}")
+                self.chosen.destination,
+                layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}"),
             )
             with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
                 return send_again(
@@ -77,7 +109,10 @@ class TopicInterventions:
 
     def accept(self, batch_id: UUID, run: int) -> str:
         """Record that the views on the destination have a batch whose insert ended with an error."""
-        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse:
+        with (
+            self._at_work() as ledger,
+            ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
+        ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.chosen.destination, row, batch, self.who, self.why)
 

@@ -14,7 +14,9 @@ class Number(Decimal):
     """JSON number that a double would round, or whose double is another whole number."""
 
     def shortest(self) -> str:
-        """Return the same text for the same number, however it was written: digits, "e" and the exponent of the last digit."""
+        """Return the same text for the same number, however it was written: digits, "e" and the exponent of
+        the last digit.
+        """
         sign, digits, exponent = self.as_tuple()
         assert isinstance(exponent, int)
         text = "".join(map(str, digits))
@@ -22,7 +24,9 @@ class Number(Decimal):
         return f"{'-' if sign else ''}{kept}e{exponent + len(text) - len(kept)}"
 
     def double(self) -> float | None:
-        """Return the double that its text is a rounded form of (as `%.17g` writes it); None if there is none."""
+        """Return the double that its text is a rounded form of (as `%.17g` writes it); None if there is
+        none.
+        """
         number = float(self)
         digits = len(self.shortest().partition("e")[0].lstrip("-"))
         written = Context(prec=min(max(digits, 1), MOST_DIGITS)).create_decimal_from_float(number)
@@ -30,7 +34,9 @@ class Number(Decimal):
 
 
 def read_number(text: str) -> float | Number | str:
-    """Return a JSON number with a point or an exponent without loss: a float, a Number, or its text if no decimal can hold it."""
+    """Return a JSON number with a point or an exponent without loss: a float, a Number, or its text if no
+    decimal can hold it.
+    """
     number = float(text)
     if len(text) <= SAFE_LENGTH and "e" not in text and "E" not in text:
         return number

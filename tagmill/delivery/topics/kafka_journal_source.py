@@ -1,8 +1,9 @@
 """Read the new events of a Kafka Journal's tables as the source of a delivery, as rows of a batch.
 
-metajournal names the ids that a record of the run's ranges, or a later one, has touched. The new events of an id are its last ones, so
-they are searched from its end. Delivered are the events that the journal's own readers see: none up to delete_to, and none of an earlier
-life (an orphan that an interrupted purge has left), whichever sequence numbers are skipped.
+metajournal names the ids that a record of the run's ranges, or a later one, has touched. The new events of an
+id are its last ones, so they are searched from its end. Delivered are the events that the journal's own
+readers see: none up to delete_to, and none of an earlier life (an orphan that an interrupted purge has left),
+whichever sequence numbers are skipped.
 """
 
 import json
@@ -36,22 +37,30 @@ SCHEMA = pa.schema(
     }
 )  # fmt: skip
 TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
-# Most ids have fewer than NEWEST new events: the first query fetches the places of the newest events, the second the new events themselves.
-# IDS_AT_ONCE ids are queried together.
+# Most ids have fewer than NEWEST new events: the first query fetches the places of the newest events, the
+# second the new events themselves. IDS_AT_ONCE ids are queried together.
 NEWEST, IDS_AT_ONCE = 50, 100
 ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
-# Sequence numbers may skip: if an id spans this many segments, the existing ones are looked up instead of counted through.
+# Sequence numbers may skip: if an id spans this many segments, the existing ones are looked up instead of
+# counted through.
 MOST_SEGMENTS = 1000
 
 
-def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any) -> Source:
+def staged(
+    spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any
+) -> Source:
     """Return the source of a plan's new events (SCHEMA), with a row for each tag of an event.
 
-    The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns them as read back from there.
+    The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns
+    them as read back from there.
     """
     touched = keep(_touched(spark, chosen, plan), "touched")
-    read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags))
-    spread = _with_segments(spark, chosen, touched).repartition(8 * spark.sparkContext.defaultParallelism, "topic", "id")
+    read = partial(
+        _rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags)
+    )
+    spread = _with_segments(spark, chosen, touched).repartition(
+        8 * spark.sparkContext.defaultParallelism, "topic", "id"
+    )
     return Source(spread, read, SCHEMA, JOURNAL)
 
 
@@ -76,13 +85,23 @@ def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> D
 
 
 def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFrame) -> DataFrame:
-    """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for other ids."""
+    """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for
+    other ids.
+    """
     span = f"(seq_nr - 1) div segment_size - coalesce(delete_to, 0) div segment_size >= {MOST_SEGMENTS}"
     wide = touched.where(span).select("topic", "id").distinct()
     if wide.isEmpty():
         return touched.withColumn("segments", F.lit(None).cast("array<bigint>"))
-    keys = table(spark, chosen.keyspace, "journal").select("topic", "id", F.col("segment").alias("one")).distinct()
-    found = keys.join(F.broadcast(wide), ["topic", "id"]).groupBy("topic", "id").agg(F.collect_list("one").alias("segments"))
+    keys = (
+        table(spark, chosen.keyspace, "journal")
+        .select("topic", "id", F.col("segment").alias("one"))
+        .distinct()
+    )
+    found = (
+        keys.join(F.broadcast(wide), ["topic", "id"])
+        .groupBy("topic", "id")
+        .agg(F.collect_list("one").alias("segments"))
+    )
     return touched.join(F.broadcast(found), ["topic", "id"], "left")
 
 
@@ -114,10 +133,15 @@ class Events:
         self.ranges = {one.place: one for one in plan.ranges}
 
     def of(self, entries: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the rows (SCHEMA) of each id's new events, the lowest sequence number first. In: entries (TOUCHED and `segments`)."""
+        """Yield the rows (SCHEMA) of each id's new events, the lowest sequence number first.
+
+        In: entries (TOUCHED and `segments`).
+        """
         while taken := list(islice(entries, IDS_AT_ONCE)):
             part = [entry for entry in taken if self._counts(entry)]
-            asked = [(entry["id"], entry["topic"], _top(entry), entry["delete_to"] or 0, NEWEST) for entry in part]
+            asked = [
+                (entry["id"], entry["topic"], _top(entry), entry["delete_to"] or 0, NEWEST) for entry in part
+            ]
             few = list[tuple[dict[str, Any], list[Any]]]()
             for entry, newest in zip(part, self.tables.newest(asked), strict=True):
                 new = self._behind_old(entry, newest)
@@ -129,20 +153,31 @@ class Events:
             for entry, row in self._of_few(few):
                 yield from self._tagged(entry, row)
 
-    def _of_few(self, few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Yield each entry with each of its new events. In: entries with the places of these events, all in the highest segment."""
+    def _of_few(
+        self, few: Iterable[tuple[dict[str, Any], list[Any]]]
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield each entry with each of its new events.
+
+        In: entries with the places of these events, all in the highest segment.
+        """
         for part in _together([one for one in few if one[1]]):
             asked = [(entry["id"], entry["topic"], _top(entry), new[-1].seq_nr - 1) for entry, new in part]
             for (entry, _), rows in zip(part, self.tables.above(asked), strict=True):
                 yield from ((entry, row) for row in rows if _of_this_life(entry, row))
 
     def _counts(self, entry: dict[str, Any]) -> bool:
-        """Return False for a row in an old segment of metajournal if the id also has one in its segment of today."""
+        """Return False for a row in an old segment of metajournal if the id also has one in its segment of
+        today.
+        """
         segment, _ = entry_segments(entry["id"])
-        return entry["segment"] == segment or self.tables.entry(entry["topic"], (segment,), entry["id"]) is None
+        return (
+            entry["segment"] == segment or self.tables.entry(entry["topic"], (segment,), entry["id"]) is None
+        )
 
     def _begin(self, entry: dict[str, Any]) -> tuple[int, int]:
-        """Return the segment and sequence number of the first new event: search backwards, segment by segment, up to an old event."""
+        """Return the segment and sequence number of the first new event: search backwards, segment by
+        segment, up to an old event.
+        """
         begin = (_top(entry), (entry["delete_to"] or 0) + 1)
         for segment in (_top(entry), *_lower(entry, _top(entry))):
             for row in self.tables.places(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
@@ -160,7 +195,8 @@ class Events:
         return list(takewhile(lambda row: not self._is_old(entry, row), newest))
 
     def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
-        """Return whether an earlier run has delivered this event, and so all with lower numbers, which grow with the partition's offsets.
+        """Return whether an earlier run has delivered this event, and so all with lower numbers, which grow
+        with the partition's offsets.
 
         A row of a partition that the id was in before its topic got more partitions can't say that.
         """
@@ -175,15 +211,26 @@ class Events:
         payload = row.payload_bin if row.payload_bin is not None else (row.payload_txt or "").encode()
         for tag in sorted(there & self.tags if self.tags else there):
             yield {
-                "kind": "event", "tag": tag, "id": entry["id"], "seq_nr": row.seq_nr, "created_at": _milliseconds(row.timestamp),
-                "topic": entry["topic"], "partition": row.partition, "offset": row.offset, "origin": row.origin or "",
-                "version": row.version or "", "metadata": row.metadata or "",
-                "headers": json.dumps(dict(row.headers or {}), sort_keys=True), "payload_type": row.payload_type or "",
+                "kind": "event",
+                "tag": tag,
+                "id": entry["id"],
+                "seq_nr": row.seq_nr,
+                "created_at": _milliseconds(row.timestamp),
+                "topic": entry["topic"],
+                "partition": row.partition,
+                "offset": row.offset,
+                "origin": row.origin or "",
+                "version": row.version or "",
+                "metadata": row.metadata or "",
+                "headers": json.dumps(dict(row.headers or {}), sort_keys=True),
+                "payload_type": row.payload_type or "",
                 "payload": bytes(payload),
-            }  # fmt: skip
+            }
 
 
-def _together(few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[list[tuple[dict[str, Any], list[Any]]]]:
+def _together(
+    few: Iterable[tuple[dict[str, Any], list[Any]]],
+) -> Iterator[list[tuple[dict[str, Any], list[Any]]]]:
     """Yield the entries in parts that have EVENTS_AT_ONCE new events at most."""
     part, size = list[tuple[dict[str, Any], list[Any]]](), 0
     for one in few:
@@ -201,7 +248,9 @@ def _top(entry: dict[str, Any]) -> int:
 
 
 def _lower(entry: dict[str, Any], than: int) -> Sequence[int]:
-    """Return the segments below `than`, the highest first, down to that of the first sequence number that is not deleted."""
+    """Return the segments below `than`, the highest first, down to that of the first sequence number that is
+    not deleted.
+    """
     first = segment_of((entry["delete_to"] or 0) + 1, entry["segment_size"])
     if entry["segments"] is None:
         return range(than - 1, first - 1, -1)
@@ -213,6 +262,7 @@ def _of_this_life(entry: dict[str, Any], row: Any) -> bool:
 
 
 def _milliseconds(moment: Any) -> int:
-    # Cassandra has whole milliseconds, and the driver's floats are off by a microsecond, either way, far from 1970.
+    # Cassandra has whole milliseconds, and the driver's floats are off by a microsecond, either way, far from
+    # 1970.
     found = utc(moment)
     return 0 if found is None else round(found.astimezone(UTC).timestamp() * 1000)

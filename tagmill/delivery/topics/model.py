@@ -1,4 +1,6 @@
-"""The plan and the manifest that one step of a topic's run hands to the next, as files that a person can read."""
+"""The plan and the manifest that one step of a topic's run hands to the next, as files that a person can
+read.
+"""
 
 from datetime import datetime
 
@@ -13,9 +15,11 @@ class TopicPlan(Document):
     - `known_since`: ids that were first seen before this time (milliseconds since 1970) don't count as known.
     - `rule`: how ids are made; empty for a Kafka Journal, whose tables have each event once.
     - `letters`: the run reads the pipeline's dead letters instead of ranges.
-    - `delivered`: batch files with events of these ranges that an earlier run of a Kafka Journal has delivered before its other batches
-      were voided (a topic doesn't need them: its ids show which events are delivered).
-    - `begun`: partitions of a Kafka Journal that runs of the same backlog have read from their first record on, and how far.
+    - `delivered`: batch files with events of these ranges that an earlier run of a Kafka Journal has
+      delivered before its other batches were voided (a topic doesn't need them: its ids show which events are
+      delivered).
+    - `begun`: partitions of a Kafka Journal that runs of the same backlog have read from their first record
+      on, and how far.
     - `apart`: what a person has set apart.
     - `only`: the one id of a Kafka Journal that the run reads, since it is no longer set apart.
     """
@@ -56,7 +60,11 @@ class TopicCounts(Document):
 
 
 class TopicManifest(Document):
-    """What a run sealed. Two folders have Parquet files: `letters` the unreadable records, `replayed` dead letters that now can be read."""
+    """What a run sealed.
+
+    Two folders have Parquet files: `letters` the unreadable records, `replayed` dead letters that now can be
+    read.
+    """
 
     pipeline: str
     run: int
@@ -78,8 +86,9 @@ class TopicManifest(Document):
 class Rekeyed(Document):
     """What `tagmill dedup rekey` did, or would: ids by what becomes of them under the new rule.
 
-    `equal`: ids that become equal to another one, so that their events count as one from now on. `unreadable`: ids whose payload gives
-    no id under the new rule. `changed` and `same` count all ids but the unreadable ones.
+    `equal`: ids that become equal to another one, so that their events count as one from now on.
+    `unreadable`: ids whose payload gives no id under the new rule. `changed` and `same` count all ids but the
+    unreadable ones.
     """
 
     pipeline: str
@@ -100,8 +109,10 @@ class Rekeyed(Document):
             return f"pipeline {self.pipeline}: its ids are made as configured; nothing to do"
         what = "would be" if self.dry_run else "are"
         return (
-            f"pipeline {self.pipeline}: {self.ids} ids {what} made by {self.new_rule} instead of {self.old_rule}: {self.same} stay, "
-            f"{self.changed} change, {self.equal} fall together with another one, {self.unreadable} can't be made"
+            f"pipeline {self.pipeline}: {self.ids} ids {what} made by {self.new_rule} instead of "
+            f"{self.old_rule}: {self.same} stay, "
+            f"{self.changed} change, {self.equal} fall together with another one, {self.unreadable} "
+            "can't be made"
         )
 
 
@@ -117,4 +128,6 @@ class Expired(Document):
     def message(self) -> str:
         """The outcome in a sentence."""
         what = "would go" if self.dry_run else "are gone"
-        return f"pipeline {self.pipeline}: {self.ids} ids delivered before {self.before:%Y-%m-%d %H:%M} {what}"
+        return (
+            f"pipeline {self.pipeline}: {self.ids} ids delivered before {self.before:%Y-%m-%d %H:%M} {what}"
+        )

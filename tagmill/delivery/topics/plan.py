@@ -27,7 +27,9 @@ from tagmill.runs.storage import RunFiles
 
 
 def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
-    """Raise ConfigurationError if a topic's ids or columns can't be made as configured; the ledger's first rule is noted here."""
+    """Raise ConfigurationError if a topic's ids or columns can't be made as configured; the ledger's first
+    rule is noted here.
+    """
     chosen = settings.stream(pipeline)
     if isinstance(chosen, JournalSettings):
         return
@@ -36,7 +38,8 @@ def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
     there = Rules(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).begin(chosen.rule)
     if there.rule != chosen.rule:
         raise ConfigurationError(
-            f"pipeline {pipeline}: the ids of delivered events were made by {there.rule}, and the configuration says {chosen.rule}. "
+            f"pipeline {pipeline}: the ids of delivered events were made by {there.rule}, and the "
+            f"configuration says {chosen.rule}. "
             f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {pipeline}"
         )
 
@@ -57,15 +60,24 @@ def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: i
         return None
     chosen, now = settings.topic(pipeline), agreed_now(settings, ledger.cassandra)
     return TopicPlan(
-        pipeline=pipeline, run=number, planned_at=now, ranges=[], known_since=_known_since(chosen, now), rule=chosen.rule, letters=True,
-        apart=(apart := _apart(settings, ledger, pipeline, [])), warnings=list(apart.warnings()), more=False,
-    )  # fmt: skip
+        pipeline=pipeline,
+        run=number,
+        planned_at=now,
+        ranges=[],
+        known_since=_known_since(chosen, now),
+        rule=chosen.rule,
+        letters=True,
+        apart=(apart := _apart(settings, ledger, pipeline, [])),
+        warnings=list(apart.warnings()),
+        more=False,
+    )
 
 
 def planned(
     settings: Settings, ledger: Ledger, pipeline: str, number: int, accept_lost: bool, recreated: bool = False
 ) -> TopicPlan | None:
-    """Return a plan for a run that reads new records; None if there are none, or so few that they wait for others.
+    """Return a plan for a run that reads new records; None if there are none, or so few that they wait for
+    others.
 
     With `recreated`, topics that were created again are read from their first record.
     """
@@ -74,16 +86,23 @@ def planned(
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
     read_to, warnings, ways_on = offsets.read_to(), list[str](), OWN_TABLES
-    if isinstance(chosen, JournalSettings) and (made := _of_returned_id(settings, ledger, pipeline, number, now)):
+    if isinstance(chosen, JournalSettings) and (
+        made := _of_returned_id(settings, ledger, pipeline, number, now)
+    ):
         return made
     if isinstance(chosen, TopicSettings):
         ids = TopicIds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
-        ways_on = f"To read the new topic from its first record: tagmill run deliver --pipeline {pipeline} --recreated"
+        ways_on = (
+            "To read the new topic from its first record: tagmill run deliver --pipeline "
+            f"{pipeline} --recreated"
+        )
         with Kafka(settings.kafka) as kafka:
             if recreated:
                 warnings += _begin_again(kafka, ids, offsets, spans, number)
                 read_to = offsets.read_to()
-            warnings += same_topics(kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
+            warnings += same_topics(
+                kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on
+            )
     ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
     waiting = sum(one.end - one.first for one in ranges)
     few = waiting < chosen.batch_min_rows and not accept_lost
@@ -92,17 +111,29 @@ def planned(
     ranges = capped(ranges, chosen.max_records_per_run)
     apart = _apart(settings, ledger, pipeline, ranges)
     made = TopicPlan(
-        pipeline=pipeline, run=number, planned_at=now, ranges=ranges, known_since=_known_since(chosen, now), rule=chosen.rule,
-        apart=apart, warnings=[*warnings, *found, *apart.warnings()], more=waiting > chosen.max_records_per_run,
-    )  # fmt: skip
+        pipeline=pipeline,
+        run=number,
+        planned_at=now,
+        ranges=ranges,
+        known_since=_known_since(chosen, now),
+        rule=chosen.rule,
+        apart=apart,
+        warnings=[*warnings, *found, *apart.warnings()],
+        more=waiting > chosen.max_records_per_run,
+    )
     return made if chosen.rule else _going_on(settings, ledger, made)
 
 
-def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Place, Span], number: int) -> list[str]:
-    """Let the next run read recreated topics from their first record; return a warning for each. In: the next run's number.
+def _begin_again(
+    kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Place, Span], number: int
+) -> list[str]:
+    """Let the next run read recreated topics from their first record; return a warning for each.
 
-    If a partition of a topic that was not recreated has become shorter than what was read, it goes on at its end. Positions are written
-    before ids: if the process ends in between, the topic still counts as recreated.
+    In: the next run's number.
+
+    If a partition of a topic that was not recreated has become shorter than what was read, it goes on at its
+    end. Positions are written before ids: if the process ends in between, the topic still counts as
+    recreated.
     """
     read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
     short = {place: span.end for place, span in spans.items() if read_to.get(place, 0) > span.end}
@@ -127,14 +158,22 @@ def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range
     return Apart(records=records, columns=columns, batches=batches, ids=ids)
 
 
-def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime) -> TopicPlan | None:
-    """Return a plan for the events of an id that is no longer set apart; None without such an id, or before an ordinary run."""
+def _of_returned_id(
+    settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime
+) -> TopicPlan | None:
+    """Return a plan for the events of an id that is no longer set apart; None without such an id, or before
+    an ordinary run.
+    """
     before, there = left_partly(settings, ledger, pipeline)
     if there is not None and (before is None or before.only is None):
         return None
     table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     apart = table.items(Kind.ID)
-    returned = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items() if key not in apart}
+    returned = {
+        key: Since.model_validate_json(text)
+        for key, text in table.items(Kind.SINCE).items()
+        if key not in apart
+    }
     read_to = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
     begun_first = sorted(returned, key=lambda key: (before is None or key != before.only, key))
     for key in begun_first:
@@ -181,8 +220,11 @@ def _begun(before: TopicPlan) -> list[Range]:
     return [*before.begun, *(one for one in before.ranges if not one.first)]
 
 
-def left_partly(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[TopicPlan | None, list[str] | None]:
-    """Return the plan of a Kafka Journal's newest closed run, and the files of its delivered batches if others were voided.
+def left_partly(
+    settings: Settings, ledger: Ledger, pipeline: str
+) -> tuple[TopicPlan | None, list[str] | None]:
+    """Return the plan of a Kafka Journal's newest closed run, and the files of its delivered batches if
+    others were voided.
 
     The files are None if the run delivered all of its records: then the next run begins behind it.
     """
@@ -204,9 +246,10 @@ def left_partly(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[Topi
 def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
     """Return a Kafka Journal's plan, adapted to what the run before it has left.
 
-    After a run with voided batches, it reads the same ranges again, without what the other batches have delivered. Within a backlog, it
-    names the partitions that the backlog's runs have begun: ids move when a topic gets more partitions, and the events of an id in its old
-    partition are found through those in its new one, which may be delivered before.
+    After a run with voided batches, it reads the same ranges again, without what the other batches have
+    delivered. Within a backlog, it names the partitions that the backlog's runs have begun: ids move when a
+    topic gets more partitions, and the events of an id in its old partition are found through those in its
+    new one, which may be delivered before.
     """
     before, there = left_partly(settings, ledger, made.pipeline)
     if before is None:
@@ -219,7 +262,9 @@ def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
 
 
 def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
-    """Yield the closed runs that read records, the newest first; a run that was only claimed, or is past retention, has no row."""
+    """Yield the closed runs that read records, the newest first; a run that was only claimed, or is past
+    retention, has no row.
+    """
     for number in range(ledger.last_run(pipeline), 0, -1):
         row = ledger.run(pipeline, number)
         if row and row.state == RunState.CLOSED and row.plan_file:
@@ -229,7 +274,8 @@ def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
 def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, Span]:
     """Return the offsets that can be read: of topics what Kafka has, of a Kafka Journal what is replicated.
 
-    Raises ConfigurationError: the Kafka Journal's tables are missing, or nothing of a named topic is replicated.
+    Raises ConfigurationError: the Kafka Journal's tables are missing, or nothing of a named topic is
+    replicated.
     """
     chosen = settings.stream(pipeline)
     if isinstance(chosen, TopicSettings):
@@ -238,27 +284,40 @@ def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, S
     tables = KafkaJournalTables(ledger.cassandra, chosen.keyspace)
     if not tables.there():
         raise ConfigurationError(
-            f"pipelines.{pipeline}.keyspace: {chosen.keyspace} has not the tables of a Kafka Journal. Nothing was read; "
+            f"pipelines.{pipeline}.keyspace: {chosen.keyspace} has not the tables of a Kafka Journal. "
+            "Nothing was read; "
             "replicate to it first, or correct the name"
         )
     reach = {
-        place: Span(0, offset + 1) for place, offset in tables.reach().items() if not chosen.topics or place[0] in chosen.topics
+        place: Span(0, offset + 1)
+        for place, offset in tables.reach().items()
+        if not chosen.topics or place[0] in chosen.topics
     }
     if missing := set(chosen.topics) - {topic for topic, _ in reach}:
         raise ConfigurationError(
-            f"pipelines.{pipeline}.topics: nothing of {', '.join(sorted(missing))} is replicated to {chosen.keyspace}. Nothing was read"
+            f"pipelines.{pipeline}.topics: nothing of {', '.join(sorted(missing))} is replicated to "
+            f"{chosen.keyspace}. Nothing was read"
         )
     return dict(sorted(reach.items()))
 
 
 def _known_since(chosen: Stream, now: datetime) -> int:
-    return 0 if isinstance(chosen, JournalSettings) else round((now - timedelta(days=chosen.window_days)).timestamp() * 1000)
+    return (
+        0
+        if isinstance(chosen, JournalSettings)
+        else round((now - timedelta(days=chosen.window_days)).timestamp() * 1000)
+    )
 
 
 def _waited(ledger: Ledger, pipeline: str, now: datetime, seconds: float) -> bool:
-    """Return whether few records have waited long enough for others: the newest run was planned at least `seconds` ago.
+    """Return whether few records have waited long enough for others: the newest run was planned at least
+    `seconds` ago.
 
     A run from the future was planned under a wrong clock, and lets no records wait.
     """
     newest = ledger.run(pipeline, ledger.last_run(pipeline))
-    return newest is None or newest.planned_at is None or not now - timedelta(seconds=seconds) < newest.planned_at <= now
+    return (
+        newest is None
+        or newest.planned_at is None
+        or not now - timedelta(seconds=seconds) < newest.planned_at <= now
+    )

@@ -1,4 +1,6 @@
-"""Look up how far the partitions of a pipeline's topics, or of its replicated Kafka Journal, are delivered."""
+"""Look up how far the partitions of a pipeline's topics, or of its replicated Kafka Journal, are
+delivered.
+"""
 
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
@@ -12,7 +14,9 @@ from tagmill.ledger.topic_ids import TopicIds, recreated_topics
 
 
 def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
-    """Return which offsets of each partition exist, can be read, and are delivered. Of a Kafka Journal, replicated ones count as existing.
+    """Return which offsets of each partition exist, can be read, and are delivered.
+
+    Of a Kafka Journal, replicated ones count as existing.
 
     Raises ConfigurationError: a named topic, or the tables of the Kafka Journal, do not exist.
     """

@@ -1,6 +1,7 @@
 """Read Protobuf messages as events: their fields by path, and nested values as ProtoJSON. Pure.
 
-Source: https://protobuf.dev/programming-guides/json (google.protobuf.json_format, with the fields' own names and default values).
+Source: https://protobuf.dev/programming-guides/json (google.protobuf.json_format, with the fields' own names
+and default values).
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,9 @@ class _ByName(Nested, Mapping[str, Any]):
 
 
 class Message(_ByName):
-    """A message as a mapping of its fields; `get` returns None for a field that has presence and is not set."""
+    """A message as a mapping of its fields; `get` returns None for a field that has presence and is not
+    set.
+    """
 
     def __init__(self, message: Any, pool: Any) -> None:
         self.message, self.pool = message, pool
@@ -133,7 +136,9 @@ class Instant(Nested):
         return f"a Timestamp of {self.message.seconds} s, {self.message.nanos} ns"
 
     def key(self) -> str:
-        """Return the text that enters ids: that of a datetime, with nine digits only where six are too few; raises Unfit."""
+        """Return the text that enters ids: that of a datetime, with nine digits only where six are too few;
+        raises Unfit.
+        """
         nanos = self._nanos()
         try:
             text = str(EPOCH + timedelta(seconds=self.message.seconds, microseconds=nanos // 1000))
@@ -178,7 +183,10 @@ def _as_json(message: Any, pool: Any) -> Any:
 
     try:
         return json_format.MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, descriptor_pool=pool
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+            descriptor_pool=pool,
         )
     except (json_format.Error, ValueError, TypeError, RecursionError) as error:
         raise Unfit(f"has no ProtoJSON: {error}", "has no ProtoJSON") from None

@@ -1,4 +1,6 @@
-"""Collect what the tasks that read records note: values that became null, and columns whose path matched nothing. Pure."""
+"""Collect what the tasks that read records note: values that became null, and columns whose path matched
+nothing. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,8 @@ VERSION = "schema_version"
 class Notes:
     """Notes of one task.
 
-    `nulled`: values that became null, by column and reason; `matched`: columns with a value; `paths`: fields of the first events.
+    `nulled`: values that became null, by column and reason; `matched`: columns with a value; `paths`: fields
+    of the first events.
     """
 
     nulled: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -48,7 +51,10 @@ class Notes:
 
     def as_row(self) -> dict[str, Any]:
         """Return the notes as the columns of the task's row in staged.FILES."""
-        nulled = [{"column": column, "reason": reason, "count": count} for (column, reason), count in self.nulled.items()]
+        nulled = [
+            {"column": column, "reason": reason, "count": count}
+            for (column, reason), count in self.nulled.items()
+        ]
         return {"nulled": nulled, "matched": sorted(self.matched), "paths": sorted(self.paths)}
 
     @classmethod
@@ -75,12 +81,20 @@ def _paths(event: Mapping[str, Any], within: Sequence[str]) -> Iterator[str]:
 
 
 def noted_names(pipeline: TopicSettings) -> list[str]:
-    """Return the columns whose paths may match nothing: nullable ones, and the schema's version where a field says it."""
-    return [*(one.name for one in fields(pipeline.columns) if one.nullable), *([VERSION] if pipeline.version_field else [])]
+    """Return the columns whose paths may match nothing: nullable ones, and the schema's version where a field
+    says it.
+    """
+    return [
+        *(one.name for one in fields(pipeline.columns) if one.nullable),
+        *([VERSION] if pipeline.version_field else []),
+    ]
 
 
-def warnings(notes: Notes, pipeline: TopicSettings, known: Collection[str], set_apart: Collection[str]) -> Iterator[str]:
-    """Yield a line for each column and reason of values that became null, and for each path that matched nothing.
+def warnings(
+    notes: Notes, pipeline: TopicSettings, known: Collection[str], set_apart: Collection[str]
+) -> Iterator[str]:
+    """Yield a line for each column and reason of values that became null, and for each path that matched
+    nothing.
 
     In: the paths that the schemas of the run's events have; columns that a person has set apart.
     """

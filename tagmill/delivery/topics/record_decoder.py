@@ -21,26 +21,39 @@ from tagmill.errors import ConfigurationError
 
 
 class Reader:
-    """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones.
+    """Reads the values of one pipeline's topics.
+
+    `contents`: its schema files by version; raises ConfigurationError for wrong ones.
 
     `note` gets all decoded events; an event may be decoded, and so noted, more than once.
     """
 
     def __init__(
-        self, chosen: TopicSettings, contents: Mapping[str, bytes], note: Callable[[Iterable[Any]], None] = lambda _: None
+        self,
+        chosen: TopicSettings,
+        contents: Mapping[str, bytes],
+        note: Callable[[Iterable[Any]], None] = lambda _: None,
     ) -> None:
         self.chosen, self.key, self.note = chosen, key_reader(chosen.key), note
         self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
         older = {version: contents[version] for version in contents if version not in chosen.versions}
         self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
         columns = fields(chosen.columns)
-        self.names = ("unique_id", "shard", "created_at", "schema_version", *(field.name for field in columns))
+        self.names = (
+            "unique_id",
+            "shard",
+            "created_at",
+            "schema_version",
+            *(field.name for field in columns),
+        )
         self._nulled = list[tuple[str, str]]()
         self.fields = [field.reader(lambda *pair: self._nulled.append(pair)) for field in columns]
         self.moment = finder(chosen.created_at) if chosen.created_at else None
 
     def nulled(self) -> list[tuple[str, str]]:
-        """Return and forget the values that became null since the last call, each as its column and the reason."""
+        """Return and forget the values that became null since the last call, each as its column and the
+        reason.
+        """
         found, self._nulled[:] = self._nulled.copy(), []
         return found
 
@@ -52,13 +65,19 @@ class Reader:
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """Return the id of an event that was read with a schema of this version; raises Unfit."""
-        if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
+        if (
+            self.chosen.format == "avro"
+            and not self.chosen.framed
+            and schema_version not in self.chosen.schema_files
+        ):
             raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
         return unique_id(self.key(decode(value).event), self.chosen.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
-        """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises Unfit."""
+        """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises
+        Unfit.
+        """
         nulled = len(self._nulled)
         [(event, version)] = self.decoded([value])
         shard, one = unique_id(self.key(event), self.chosen.shards)
@@ -70,7 +89,9 @@ class Reader:
             raise
 
     def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
-        """Return the creation time (milliseconds since 1970) of an event: the configured field, or Kafka's timestamp; raises Unfit."""
+        """Return the creation time (milliseconds since 1970) of an event: the configured field, or Kafka's
+        timestamp; raises Unfit.
+        """
         where, found = "Kafka's timestamp", timestamp_ms
         if self.moment is not None:
             where, value = f"field {self.chosen.created_at}", self.moment(event)
@@ -86,7 +107,9 @@ class Reader:
 
 
 def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
-    """Return the decoder of the pipeline's format; raises ConfigurationError if a schema file is not a schema."""
+    """Return the decoder of the pipeline's format; raises ConfigurationError if a schema file is not a
+    schema.
+    """
     limits = Limits(chosen.max_record_bytes, chosen.max_record_values, chosen.max_record_depth)
     if chosen.format == "json":
         return json_decoder(chosen.version_field, limits)

@@ -1,4 +1,6 @@
-"""Limit how much one record may hold: decoding allocates no more than that, whatever the record's bytes claim. Pure."""
+"""Limit how much one record may hold: decoding allocates no more than that, whatever the record's bytes
+claim. Pure.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,14 +8,16 @@ from typing import Any
 
 from tagmill.delivery.topics.fields import Unfit
 
-# Values that a record may hold: VALUES_PER_BYTE for each of its bytes, and VALUES_BESIDE more. Values that take no bytes (null, an empty
-# record) are few in sound data.
+# Values that a record may hold: VALUES_PER_BYTE for each of its bytes, and VALUES_BESIDE more. Values that
+# take no bytes (null, an empty record) are few in sound data.
 VALUES_PER_BYTE, VALUES_BESIDE = 16, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one record: bytes as Kafka has them, values (fields and items, nested ones too), and levels of nesting."""
+    """Bounds of one record: bytes as Kafka has them, values (fields and items, nested ones too), and levels
+    of nesting.
+    """
 
     size: int
     values: int
@@ -38,7 +42,10 @@ class Room:
         self.limits, self.values, self.depth = limits, values, limits.depth
 
     def enter(self, count: int) -> None:
-        """Account for a level of nesting, and values on it; raises Unfit. The caller adds 1 to `depth` at the end of the level."""
+        """Account for a level of nesting, and values on it; raises Unfit.
+
+        The caller adds 1 to `depth` at the end of the level.
+        """
         self.depth -= 1
         self.values -= count
         if self.depth < 0:
@@ -67,5 +74,9 @@ def check_json(event: Mapping[str, Any], text: bytes, limits: Limits) -> None:
         below: list[Any] = []
         for holder in level:
             room.take(len(holder))
-            below += [part for part in (holder.values() if type(holder) is dict else holder) if type(part) in (dict, list)]
+            below += [
+                part
+                for part in (holder.values() if type(holder) is dict else holder)
+                if type(part) in (dict, list)
+            ]
         level = below

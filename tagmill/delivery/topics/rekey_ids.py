@@ -1,9 +1,11 @@
-"""Make the ids of delivered events again under the rule that is configured now, from the payloads that deduplication keeps.
+"""Make the ids of delivered events again under the rule that is configured now, from the payloads that
+deduplication keeps.
 
-Slices of shards are read one after the other, and their new ids are written to files; a slice that has files is not read again. Then all
-ids are judged and written, and one conditional update puts the new rule in force. The ids of the old rule are deleted last. If the process
-is killed, run the same command again: it goes on. Everything is written USING TIMESTAMP = the write time of a run of its own, so that
-rules may go back and forth.
+Slices of shards are read one after the other, and their new ids are written to files; a slice that has files
+is not read again. Then all ids are judged and written, and one conditional update puts the new rule in force.
+The ids of the old rule are deleted last. If the process is killed, run the same command again: it goes on.
+Everything is written USING TIMESTAMP = the write time of a run of its own, so that rules may go back and
+forth.
 """
 
 from __future__ import annotations
@@ -36,10 +38,20 @@ if TYPE_CHECKING:
 KIND = "rekey"
 SHARDS_AT_ONCE = 64
 EXAMPLES = 5
-KEPT = pa.schema({
-    "old_id": pa.string(), "shard": pa.int32(), "unique_id": pa.string(), "created_ms": pa.int64(), "seen_ms": pa.int64(),
-    "schema_version": pa.string(), "payload": pa.binary(), "batch_id": pa.string(), "run": pa.int64(), "reason": pa.string(),
-})  # fmt: skip
+KEPT = pa.schema(
+    {
+        "old_id": pa.string(),
+        "shard": pa.int32(),
+        "unique_id": pa.string(),
+        "created_ms": pa.int64(),
+        "seen_ms": pa.int64(),
+        "schema_version": pa.string(),
+        "payload": pa.binary(),
+        "batch_id": pa.string(),
+        "run": pa.int64(),
+        "reason": pa.string(),
+    }
+)
 
 
 def rekey(
@@ -53,16 +65,20 @@ def rekey(
     drop_unreadable: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Rekeyed:
-    """Make a pipeline's ids again under the configured rule; with `dry_run`, only report what would become of them.
+    """Make a pipeline's ids again under the configured rule; with `dry_run`, only report what would become of
+    them.
 
-    Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless `drop_unreadable`: such an event
-    would be delivered again if it came again). FenceRaised: meanwhile, a run has delivered events, or another process has changed the
-    rule. StoreUnavailable.
+    Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless
+    `drop_unreadable`: such an event would be delivered again if it came again). FenceRaised: meanwhile, a run
+    has delivered events, or another process has changed the rule. StoreUnavailable.
     """
     from tagmill.spark.errors import explained
 
     with (
-        leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (ledger, lease),
+        leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (
+            ledger,
+            lease,
+        ),
         explained(ledger.cassandra.where, "The rule in force stays"),
     ):
         done = _Rekeying(settings, ledger, pipeline, owner, who, spark, tell).run(dry_run, drop_unreadable)
@@ -74,9 +90,15 @@ class _Rekeying:
     """One attempt to make a pipeline's ids again."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, name: str, owner: str, who: str, spark: Callable[[], SparkSession],
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        name: str,
+        owner: str,
+        who: str,
+        spark: Callable[[], SparkSession],
         tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.chosen, self.name = settings, settings.topic(name), name
         self.ledger, self.owner, self.who, self.spark, self.tell = ledger, owner, who, spark, tell
         self.keyspace = settings.cassandra.ledger_keyspace
@@ -84,13 +106,19 @@ class _Rekeying:
         self.rules = Rules(ledger.cassandra, self.keyspace, name)
 
     def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
-        """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with `dry_run`, stop after judging."""
+        """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with
+        `dry_run`, stop after judging.
+        """
         found = self.rules.current()
         if found is None:
-            return Rekeyed(pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run)
+            return Rekeyed(
+                pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run
+            )
         if found.before and not dry_run:
             self._none_open(found.rule)
-            self._forget(found.before, self._claimed(self.ledger.free_number(self.name), f"ids of {found.before} go"))
+            self._forget(
+                found.before, self._claimed(self.ledger.free_number(self.name), f"ids of {found.before} go")
+            )
         if found.rule == self.chosen.rule:
             return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
         number = self.ledger.free_number(self.name)
@@ -102,8 +130,10 @@ class _Rekeying:
             return done
         if done.unreadable and not drop_unreadable:
             raise GuardRefused(
-                f"pipeline {self.name}: {done.unreadable} of {done.ids} payloads give no id under the new rule "
-                f"({'; '.join(done.examples)}). Nothing was changed. With --drop-unreadable their ids go: such an event is delivered again "
+                f"pipeline {self.name}: {done.unreadable} of {done.ids} payloads give no id under the "
+                "new rule "
+                f"({'; '.join(done.examples)}). Nothing was changed. With --drop-unreadable their ids "
+                "go: such an event is delivered again "
                 "if it comes again"
             )
         self._claimed(number, f"dedup rekey {found.rule} to {self.chosen.rule}")
@@ -111,20 +141,29 @@ class _Rekeying:
         self._write(staged, number)
         checkpoints.reached("rekey.written")
         if self.ledger.last_run(self.name) != number:
-            raise FenceRaised(f"pipeline {self.name} has delivered events meanwhile. The rule in force stays; make the ids again")
+            raise FenceRaised(
+                f"pipeline {self.name} has delivered events meanwhile. The rule in force stays; make the "
+                "ids again"
+            )
         if not self.rules.switch(found.rule, self.chosen.rule):
-            raise FenceRaised(f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this is in force")
+            raise FenceRaised(
+                f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this "
+                "is in force"
+            )
         checkpoints.reached("rekey.switched")
         self._forget(found.rule, number)
         self.files.remove_folder(f"{self.name}/rekey")
         return done
 
     def _none_open(self, rule: str) -> None:
-        """Raise GuardRefused if a run is open: a newer run number would hide it from the process that has to finish it."""
+        """Raise GuardRefused if a run is open: a newer run number would hide it from the process that has to
+        finish it.
+        """
         if row := self.ledger.open_run(self.name):
             back = "" if rule == self.chosen.rule else f"put the rule back ({rule}) and "
             raise GuardRefused(
-                f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are made by {rule}. Nothing was "
+                f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are "
+                f"made by {rule}. Nothing was "
                 f"changed; {back}finish it: tagmill run deliver --pipeline {self.name}"
             )
 
@@ -135,7 +174,9 @@ class _Rekeying:
             if not self.files.names(f"{folder}.done"):
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
-                made = rekeyed(_ids_of(spark, self.keyspace, self.name, rule, begin, end), self.chosen, contents)
+                made = rekeyed(
+                    _ids_of(spark, self.keyspace, self.name, rule, begin, end), self.chosen, contents
+                )
                 made.write.mode("overwrite").parquet(self.files.url(folder))
                 self.files.write(f"{folder}.done/done", b"")
             checkpoints.reached("rekey.slice")
@@ -162,12 +203,23 @@ class _Rekeying:
         examples = [
             f"{', '.join(line['of'])} become {line['unique_id']}"
             for line in groups.where("n > 1").orderBy("unique_id").limit(EXAMPLES).collect()
-        ] + [f"{line['old_id']}: {line['reason']}" for line in staged.where(~made).orderBy("old_id").limit(EXAMPLES).collect()]
+        ] + [
+            f"{line['old_id']}: {line['reason']}"
+            for line in staged.where(~made).orderBy("old_id").limit(EXAMPLES).collect()
+        ]
         readable = counts["ids"] - counts["unreadable"]
         return Rekeyed(
-            pipeline=self.name, old_rule=rule, new_rule=self.chosen.rule, ids=counts["ids"], same=counts["same"],
-            changed=readable - counts["same"], equal=readable - left, unreadable=counts["unreadable"], examples=examples, dry_run=dry_run,
-        )  # fmt: skip
+            pipeline=self.name,
+            old_rule=rule,
+            new_rule=self.chosen.rule,
+            ids=counts["ids"],
+            same=counts["same"],
+            changed=readable - counts["same"],
+            equal=readable - left,
+            unreadable=counts["unreadable"],
+            examples=examples,
+            dry_run=dry_run,
+        )
 
     def _write(self, staged: DataFrame, number: int) -> None:
         """Write the new ids; of those that have become equal, only the one that was delivered last."""
@@ -176,63 +228,98 @@ class _Rekeying:
         from tagmill.spark.cassandra_append import append
 
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
-        last = staged.where("reason is null").groupBy("shard", "unique_id").agg(
-            F.max_by(F.struct(*columns), F.struct("seen_ms", "old_id")).alias("last")
-        )  # fmt: skip
+        last = (
+            staged.where("reason is null")
+            .groupBy("shard", "unique_id")
+            .agg(F.max_by(F.struct(*columns), F.struct("seen_ms", "old_id")).alias("last"))
+        )
         rows = last.select(
-            F.lit(self.name).alias("pipeline"), F.lit(self.chosen.rule).alias("rule"), "shard", "unique_id",
-            F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
+            F.lit(self.name).alias("pipeline"),
+            F.lit(self.chosen.rule).alias("rule"),
+            "shard",
+            "unique_id",
+            F.timestamp_millis("last.created_ms").alias("created_at"),
+            F.timestamp_millis("last.seen_ms").alias("seen_at"),
             *(f"last.{name}" for name in columns[2:]),
-        )  # fmt: skip
+        )
         written = self.ledger.delivered.write_times.of(self.name, number)
-        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", written, large=True)
+        append(
+            rows.sortWithinPartitions("shard", "unique_id"),
+            self.keyspace,
+            "deduplication",
+            written,
+            large=True,
+        )
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
         written = self.ledger.delivered.write_times.of(self.name, number)
-        Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(shards_of(rule), written)
+        Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(
+            shards_of(rule), written
+        )
         self.rules.forget(rule)
 
     def _claimed(self, number: int, what: str) -> int:
-        """Record a run of its own, newer than all runs that wrote ids, and return its number; raises FenceRaised if that is taken."""
+        """Record a run of its own, newer than all runs that wrote ids, and return its number; raises
+        FenceRaised if that is taken.
+        """
         self.ledger.claim(self.name, number)
-        self.ledger.create_run(self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what)
+        self.ledger.create_run(
+            self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what
+        )
         self.ledger.record_intervention(self.name, number, self.who, what, "")
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
-        """Return the folder of the slices: a different one for each pair of rules, format, set of schemas, and newest delivery."""
+        """Return the folder of the slices: a different one for each pair of rules, format, set of schemas,
+        and newest delivery.
+        """
         number = self.ledger.last_run(self.name)
         while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
             number -= 1
-        schemas = {version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())}
+        schemas = {
+            version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())
+        }
         read_by = [self.chosen.format, self.chosen.framed, self.chosen.message_type, schemas]
         digest = hashlib.sha256(json.dumps([rule, self.chosen.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 
 def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:
-    """Return the ids of the shards from `begin` to below `end` with their payloads; only the partitions of these shards are read."""
+    """Return the ids of the shards from `begin` to below `end` with their payloads; only the partitions of
+    these shards are read.
+    """
     from pyspark.sql import functions as F
 
     from tagmill.spark.connector import LARGE_ROWS, table
 
-    # Spark would turn constants in the join into filters, and then read the whole table. It can't tell that these are constant.
+    # Spark would turn constants in the join into filters, and then read the whole table. It can't tell that
+    # these are constant.
     nothing = F.substring(F.col("id").cast("string"), 1, 0)
-    shards = spark.range(begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)).select(
-        F.concat(F.lit(pipeline), nothing).alias("pipeline"), F.concat(F.lit(rule), nothing).alias("rule"),
+    shards = spark.range(
+        begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)
+    ).select(
+        F.concat(F.lit(pipeline), nothing).alias("pipeline"),
+        F.concat(F.lit(rule), nothing).alias("rule"),
         F.col("id").cast("int").alias("shard"),
-    )  # fmt: skip
+    )
     stored = table(spark, keyspace, "deduplication", directJoinSetting="on", **LARGE_ROWS)
     found = shards.join(stored, ["pipeline", "rule", "shard"])
     return found.select(
-        "unique_id", F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms"), "schema_version",
-        "payload", F.col("batch_id").cast("string").alias("batch_id"), "run",
-    )  # fmt: skip
+        "unique_id",
+        F.unix_millis("created_at").alias("created_ms"),
+        F.unix_millis("seen_at").alias("seen_ms"),
+        "schema_version",
+        "payload",
+        F.col("batch_id").cast("string").alias("batch_id"),
+        "run",
+    )
 
 
 def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
-    """Return each id with the one that the configured rule makes from its payload, or with the reason why it makes none (KEPT)."""
+    """Return each id with the one that the configured rule makes from its payload, or with the reason why it
+    makes none (KEPT).
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from tagmill.spark.arrow_chunks import in_python
@@ -240,7 +327,9 @@ def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes
     return in_python(rows, partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
 
 
-def _rekeyed(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+def _rekeyed(
+    batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]
+) -> Iterator[pa.RecordBatch]:
     reader = Reader(chosen, contents)
     for batch in batches:
         yield pa.RecordBatch.from_pylist([_made(reader, row) for row in batch.to_pylist()], KEPT)

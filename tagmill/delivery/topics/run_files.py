@@ -10,7 +10,9 @@ IDS_DONE = "ids.done"
 
 def read_plan(files: RunFiles, row: RunRow) -> TopicPlan:
     """Read the plan of a run, and check it against the digest in the ledger."""
-    return read_document(files, TopicPlan, str(row.plan_file), row.plan_sha256, of=f"run {row.run}, pipeline {row.pipeline}")
+    return read_document(
+        files, TopicPlan, str(row.plan_file), row.plan_sha256, of=f"run {row.run}, pipeline {row.pipeline}"
+    )
 
 
 def read_manifest(files: RunFiles, row: RunRow) -> TopicManifest:

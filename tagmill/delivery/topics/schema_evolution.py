@@ -1,7 +1,9 @@
-"""Compare a topic's columns with its table and its schema files: which columns are new, and what doesn't fit. Pure, once files are read.
+"""Compare a topic's columns with its table and its schema files: which columns are new, and what doesn't fit.
 
-An added column must be nullable: it is null in batches that were sealed before, and null leaves a row's checksum as it is
-(batches.columns), so old batches stay valid. The key of unique_id never depends on columns.
+Pure, once files are read.
+
+An added column must be nullable: it is null in batches that were sealed before, and null leaves a row's
+checksum as it is (batches.columns), so old batches stay valid. The key of unique_id never depends on columns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +19,15 @@ from tagmill.delivery.topics.table_columns import fields
 from tagmill.domain.batches.layout import Layout
 from tagmill.errors import ConfigurationError
 
-ADDED, DIFFERS, LEFT, REQUIRED = "is added", "differs", "is left alone", "must be nullable: rows are there already"
+ADDED, DIFFERS, LEFT, REQUIRED = (
+    "is added",
+    "differs",
+    "is left alone",
+    "must be nullable: rows are there already",
+)
 
-# By a field's kind in its schema: the column types that take it. String takes every kind, and stores as JSON what is not text.
+# By a field's kind in its schema: the column types that take it. String takes every kind, and stores as JSON
+# what is not text.
 _NUMBERS = {"Int8", "Int16", "Int32", "Int64", "Float64"}
 _TAKEN_BY: dict[str, set[str]] = {
     "integer": {*_NUMBERS, "DateTime64(3, 'UTC')"},
@@ -44,7 +52,9 @@ _MOMENTS = {"integer", "decimal", "float", "string", "moment", "nanoseconds"}
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column in which the destination and the configuration differ: its type in each (None: the column is missing)."""
+    """A column in which the destination and the configuration differ: its type in each (None: the column is
+    missing).
+    """
 
     column: str
     there: str | None
@@ -55,7 +65,8 @@ class ColumnChange:
 def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
     """Return the columns in which a table and the layout differ, and what becomes of each.
 
-    In: the table's columns with their types. Without any, the table is yet to be created, and no column differs.
+    In: the table's columns with their types. Without any, the table is yet to be created, and no column
+    differs.
     """
     wanted = {column.name: column for column in layout.columns}
     done = []
@@ -69,22 +80,32 @@ def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
 
 
 def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-    """Raise ConfigurationError, naming the field, where a schema file has a field that its column or the key can't take."""
+    """Raise ConfigurationError, naming the field, where a schema file has a field that its column or the key
+    can't take.
+    """
     for version, there in kinds(chosen, contents).items():
         of = f"schema_files.{version}"
         for path in chosen.key:
             if path not in there:
-                raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
+                raise ConfigurationError(
+                    f"{of}: there is no field {path}, which is part of what makes an event unique"
+                )
             if there[path] in ("nested", "bytes", "fixed"):
-                raise ConfigurationError(f"{of}: field {path}, part of what makes an event unique, is no plain value")
+                raise ConfigurationError(
+                    f"{of}: field {path}, part of what makes an event unique, is no plain value"
+                )
         if chosen.created_at is not None:
             _must_be_moment(of, chosen.created_at, there)
         for field in fields(chosen.columns):
             kind = there.get(field.path)
             if kind is None and not field.nullable:
-                raise ConfigurationError(f"{of}: there is no field {field.path}, and column {field.name} is not nullable")
+                raise ConfigurationError(
+                    f"{of}: there is no field {field.path}, and column {field.name} is not nullable"
+                )
             if kind is not None and not _takes(field.type, kind):
-                raise ConfigurationError(f"{of}: field {field.path} is a {kind}, and column {field.name} is {field.type}")
+                raise ConfigurationError(
+                    f"{of}: field {field.path} is a {kind}, and column {field.name} is {field.type}"
+                )
 
 
 def _takes(column_type: str, kind: str) -> bool:
@@ -97,25 +118,39 @@ def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:
     if path not in there:
         raise ConfigurationError(f"{of}: there is no field {path}, which created_at names")
     if there[path] not in _MOMENTS:
-        raise ConfigurationError(f"{of}: field {path}, which created_at names, is a {there[path]}, and no moment")
+        raise ConfigurationError(
+            f"{of}: field {path}, which created_at names, is a {there[path]}, and no moment"
+        )
 
 
 def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
-    """Return the dotted paths of the schema files' fields that no column holds: they are in the payload only."""
+    """Return the dotted paths of the schema files' fields that no column holds: they are in the payload
+    only.
+    """
     held = {field.path for field in fields(chosen.columns)}
-    there = {path: kind for found in kinds(chosen, contents).values() for path, kind in found.items() if kind != "nested"}
+    there = {
+        path: kind
+        for found in kinds(chosen, contents).values()
+        for path, kind in found.items()
+        if kind != "nested"
+    }
     # The field `value` of a Protobuf wrapper is not listed: its value is that of the wrapper.
     return sorted(path for path in there if path not in held and path.rpartition(".")[0] not in there)
 
 
 def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    """Return each field's dotted path and kind (a key of _TAKEN_BY), by schema version; JSON has no schema, so nothing is returned."""
+    """Return each field's dotted path and kind (a key of _TAKEN_BY), by schema version; JSON has no schema,
+    so nothing is returned.
+    """
     if chosen.format == "avro":
         schemas = {version: read_avro(version, contents[version]) for version in chosen.versions}
         return {version: dict(_avro_fields(schema, _named(schema))) for version, schema in schemas.items()}
     if chosen.format == "protobuf":
         message = str(chosen.message_type)
-        return {version: dict(_protobuf_fields(message_of(content, message).DESCRIPTOR)) for version, content in contents.items()}
+        return {
+            version: dict(_protobuf_fields(message_of(content, message).DESCRIPTOR))
+            for version, content in contents.items()
+        }
     return {}
 
 
@@ -128,7 +163,9 @@ def _avro_fields(
         kind = _without_null(field["type"])
         kind = named.get(kind, kind) if isinstance(kind, str) else kind
         yield path, _avro_kind(kind)
-        if isinstance(kind, dict) and kind["type"] == "record" and kind["name"] not in inside:  # a record may hold its own kind
+        if (
+            isinstance(kind, dict) and kind["type"] == "record" and kind["name"] not in inside
+        ):  # a record may hold its own kind
             yield from _avro_fields(kind, named, path + ".", inside)
 
 
@@ -138,7 +175,10 @@ def _named(kind: Any) -> dict[str, Any]:
         return {name: one for part in kind for name, one in _named(part).items()}
     if not isinstance(kind, dict):
         return {}
-    below = [*(field["type"] for field in kind.get("fields", ())), *(kind[part] for part in ("items", "values") if part in kind)]
+    below = [
+        *(field["type"] for field in kind.get("fields", ())),
+        *(kind[part] for part in ("items", "values") if part in kind),
+    ]
     return ({kind["name"]: kind} if "name" in kind else {}) | _named(below)
 
 
@@ -192,9 +232,13 @@ def _protobuf_fields(message: Any, prefix: str = "", depth: int = 1) -> Iterator
 
 def _protobuf_type(field: Any) -> str:
     names = {
-        field.TYPE_DOUBLE: "double", field.TYPE_FLOAT: "float", field.TYPE_BOOL: "bool", field.TYPE_STRING: "string",
-        field.TYPE_BYTES: "bytes", field.TYPE_ENUM: "enum",
-    }  # fmt: skip
+        field.TYPE_DOUBLE: "double",
+        field.TYPE_FLOAT: "float",
+        field.TYPE_BOOL: "bool",
+        field.TYPE_STRING: "string",
+        field.TYPE_BYTES: "bytes",
+        field.TYPE_ENUM: "enum",
+    }
     return names.get(field.type, "integer")
 
 
@@ -203,8 +247,11 @@ def must_fit(name: str, done: Iterable[ColumnChange]) -> None:
     wrong = [one for one in done if one.what in (DIFFERS, REQUIRED)]
     if wrong:
         said = "; ".join(
-            f"column {one.column} {one.what}" + (f" ({one.there}, configured {one.wanted})" if one.there else "") for one in wrong
+            f"column {one.column} {one.what}"
+            + (f" ({one.there}, configured {one.wanted})" if one.there else "")
+            for one in wrong
         )
         raise ConfigurationError(
-            f"pipeline {name}: {said}. Nothing was changed. Take the column back to what it was, or give the new one another name"
+            f"pipeline {name}: {said}. Nothing was changed. Take the column back to what it was, or give "
+            "the new one another name"
         )

@@ -1,7 +1,8 @@
-"""Seal a run of a topic or a Kafka Journal: read the plan's ranges, leave out known events, and write the batches.
+"""Seal a run of a topic or a Kafka Journal: read the plan's ranges, leave out known events, and write the
+batches.
 
-The commit is PLANNED → SEALED. After it, the new ids are written to deduplication from the committed files: a known id counts only if
-another batch owns it, so a retry never drops its own events.
+The commit is PLANNED → SEALED. After it, the new ids are written to deduplication from the committed files: a
+known id counts only if another batch owns it, so a retry never drops its own events.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +41,19 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.errors import explained
 
-# Columns of deduplication that are read from a batch's file, in which the ids of a shard follow each other; created_at is in milliseconds.
+# Columns of deduplication that are read from a batch's file, in which the ids of a shard follow each other;
+# created_at is in milliseconds.
 IN_FILES = [*KEY, "created_at", "schema_version", "payload"]
 
 
-def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
-    """Seal a planned run and note its ids; of a run that is already sealed, only note the ids, unless they are noted.
+def seal(
+    settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int
+) -> TopicManifest:
+    """Seal a planned run and note its ids; of a run that is already sealed, only note the ids, unless they
+    are noted.
 
-    Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were read.
+    Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were
+    read.
     """
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
@@ -69,18 +75,34 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
 
 
 def note_ids(
-    settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
+    settings: Settings,
+    ledger: Ledger,
+    files: RunFiles,
+    spark: SparkSession,
+    manifest: TopicManifest,
+    plan: TopicPlan,
 ) -> None:
-    """Write the ids of a sealed run's batches to deduplication, unless they are noted; writing them again is safe."""
+    """Write the ids of a sealed run's batches to deduplication, unless they are noted; writing them again is
+    safe.
+    """
     if not ids_noted(files, manifest):
         note_ids_again(settings, ledger, files, spark, manifest, plan)
 
 
 def note_ids_again(
-    settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
+    settings: Settings,
+    ledger: Ledger,
+    files: RunFiles,
+    spark: SparkSession,
+    manifest: TopicManifest,
+    plan: TopicPlan,
 ) -> None:
-    """Write the ids even if a mark says that they are noted; leave out those of void batches, whose events are delivered again."""
-    void = {row.number for row in ledger.batches(plan.pipeline, manifest.run) if row.state == BatchState.VOIDED}
+    """Write the ids even if a mark says that they are noted; leave out those of void batches, whose events
+    are delivered again.
+    """
+    void = {
+        row.number for row in ledger.batches(plan.pipeline, manifest.run) if row.state == BatchState.VOIDED
+    }
     batches = [batch for batch in manifest.batches if batch.number not in void]
     if batches:
         shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
@@ -95,14 +117,18 @@ def note_ids_again(
 class _Sealing:
     """One attempt to seal one run."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: TopicPlan) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: TopicPlan
+    ) -> None:
         self.settings, self.chosen = settings, settings.stream(plan.pipeline)
         self.ledger, self.files, self.spark, self.plan = ledger, files, spark, plan
         self.attempt = uuid4().hex[:12]
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
 
     def run(self) -> TopicManifest:
-        """Read, judge and cut the records into batch files, and return the manifest that the caller commits."""
+        """Read, judge and cut the records into batch files, and return the manifest that the caller
+        commits.
+        """
         source, staged = self._staged()
         checkpoints.reached("seal.staged")
         kept, distinct = self._new(source, staged)
@@ -117,16 +143,33 @@ class _Sealing:
         if self.plan.letters:
             read = self._read(source, staged).where("kind = 'event'")
             read.select("topic", "partition", "offset").write.parquet(self.files.url(replayed))
-        sha256 = {file: self.files.digest(file)[1] for part in (letters, replayed) for file in self.files.parquet(part)}
+        sha256 = {
+            file: self.files.digest(file)[1]
+            for part in (letters, replayed)
+            for file in self.files.parquet(part)
+        }
         return TopicManifest(
-            pipeline=self.plan.pipeline, run=self.plan.run, sealed_at=datetime.now(UTC), attempt=self.attempt, generation=1,
-            ranges=self.plan.ranges, batches=batches, counts=counts, columns=list(layout(self.chosen).names),
-            required=list(layout(self.chosen).required), letters=letters, replayed=replayed, sha256=sha256,
-            warnings=[*self.plan.warnings, *self._warnings(staged)], more=self.plan.more,
-        )  # fmt: skip
+            pipeline=self.plan.pipeline,
+            run=self.plan.run,
+            sealed_at=datetime.now(UTC),
+            attempt=self.attempt,
+            generation=1,
+            ranges=self.plan.ranges,
+            batches=batches,
+            counts=counts,
+            columns=list(layout(self.chosen).names),
+            required=list(layout(self.chosen).required),
+            letters=letters,
+            replayed=replayed,
+            sha256=sha256,
+            warnings=[*self.plan.warnings, *self._warnings(staged)],
+            more=self.plan.more,
+        )
 
     def _new(self, source: Source, staged: list[StagedFile]) -> tuple[list[Mask] | None, int | None]:
-        """Return which rows of each staged file are new, and the number of distinct events; None in either place means all."""
+        """Return which rows of each staged file are new, and the number of distinct events; None in either
+        place means all.
+        """
         if isinstance(self.chosen, TopicSettings):
             distinct = write_firsts(self.files, staged, f"{self.folder}/firsts")
             return masks(self.files, staged, self._unknown()), distinct
@@ -141,9 +184,13 @@ class _Sealing:
     def _staged(self) -> tuple[Source, list[StagedFile]]:
         cassandra = self.settings.cassandra
         if isinstance(self.chosen, JournalSettings):
-            return self._stage(kafka_journal_source.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed))
+            return self._stage(
+                kafka_journal_source.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
+            )
         if self.plan.letters:
-            return self._decode(staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline))
+            return self._decode(
+                staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
+            )
         with Kafka(self.settings.kafka) as kafka:
             try:
                 return with_records(self.spark, kafka, self.plan.ranges, self._decode)
@@ -160,13 +207,17 @@ class _Sealing:
         return source, stage(source, self.files, f"{self.folder}/staged")
 
     def _nothing_gone(self, kafka: Kafka) -> None:
-        """Raise GuardRefused if Kafka no longer has all records of the plan; the message says which are gone and how to go on."""
+        """Raise GuardRefused if Kafka no longer has all records of the plan; the message says which are gone
+        and how to go on.
+        """
         gone = went(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
         if gone:
             name = self.plan.pipeline
             raise GuardRefused(
-                f"{name}: {kafka.where} has no more all records that run {self.plan.run} is to read: {'; '.join(gone)}. Nothing was "
-                f"sealed, and offsets stay. Give the run up: tagmill run abandon --pipeline {name} --why …; then go on with what is there: "
+                f"{name}: {kafka.where} has no more all records that run {self.plan.run} is to read: "
+                f"{'; '.join(gone)}. Nothing was "
+                f"sealed, and offsets stay. Give the run up: tagmill run abandon --pipeline {name} --why "
+                "…; then go on with what is there: "
                 f"tagmill run deliver --pipeline {name} --accept-lost"
             )
 
@@ -176,7 +227,9 @@ class _Sealing:
         return self.spark.read.schema(schema).parquet(*(self.files.url(one.name) for one in staged))
 
     def _unknown(self) -> str:
-        """Return the folder with the PLACE of each id's first event, for ids that were not seen in the window; write it if needed."""
+        """Return the folder with the PLACE of each id's first event, for ids that were not seen in the
+        window; write it if needed.
+        """
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
         ledger, firsts = cassandra.ledger_keyspace, f"{self.folder}/firsts"
         assert isinstance(self.chosen, TopicSettings)
@@ -185,19 +238,29 @@ class _Sealing:
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
         rows = self.spark.read.parquet(self.files.url(firsts))
         written_to = self.ledger.delivered.write_times.of(pipeline, self.plan.run)
-        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, self.plan.apart.batches), "new")
+        self._fixed(
+            unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, self.plan.apart.batches),
+            "new",
+        )
         return f"{self.folder}/new"
 
     def _cut(self, staged: list[StagedFile], kept: list[Mask] | None) -> list[Batch]:
         columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
         with ThreadPoolExecutor(1) as writer:
             cutter = Cutter(
-                self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes, writer
+                self.files,
+                f"{self.folder}/batches",
+                columns,
+                self.chosen.batch_rows,
+                self.chosen.batch_bytes,
+                writer,
             )
             for number, one in enumerate(staged):
                 if kept is None or kept[number].any():
                     with self.files.open(one.name) as source:
-                        for rows in chosen_rows(pq.ParquetFile(source), columns, None if kept is None else kept[number]):
+                        for rows in chosen_rows(
+                            pq.ParquetFile(source), columns, None if kept is None else kept[number]
+                        ):
                             cutter.add(rows)
             return cutter.end()
 
@@ -205,16 +268,26 @@ class _Sealing:
         events = sum(one.event for one in staged)
         different = events if distinct is None else distinct
         return TopicCounts(
-            records=sum(one.rows for one in staged), new=new, twice=events - different, known=different - new,
-            unreadable=sum(one.unreadable for one in staged), tombstones=sum(one.tombstone for one in staged),
+            records=sum(one.rows for one in staged),
+            new=new,
+            twice=events - different,
+            known=different - new,
+            unreadable=sum(one.unreadable for one in staged),
+            tombstones=sum(one.tombstone for one in staged),
             nulled=Notes.from_rows(staged).nulled.total(),
-        )  # fmt: skip
+        )
 
     def _warnings(self, staged: list[StagedFile]) -> list[str]:
-        """Return warnings about the columns of a topic's events: nulled values, and paths that match nothing."""
+        """Return warnings about the columns of a topic's events: nulled values, and paths that match
+        nothing.
+        """
         if not isinstance(self.chosen, TopicSettings) or not any(one.event for one in staged):
             return []
-        known = {path for one in kinds(self.chosen, schema_contents(self.chosen.schema_files)).values() for path in one}
+        known = {
+            path
+            for one in kinds(self.chosen, schema_contents(self.chosen.schema_files)).values()
+            for path in one
+        }
         return list(warnings(Notes.from_rows(staged), self.chosen, known, self.plan.apart.columns))
 
     def _fixed(self, rows: DataFrame, name: str) -> DataFrame:

@@ -1,7 +1,8 @@
-"""Stage a run's rows in files: each Python task writes the rows that it makes to one file, and reports what is in it.
+"""Stage a run's rows in files: each Python task writes the rows that it makes to one file, and reports what
+is in it.
 
-Decoded rows don't go back through the JVM only to be written. A task that is tried again writes another file, and a file that no
-successful task reports is never read.
+Decoded rows don't go back through the JVM only to be written. A task that is tried again writes another file,
+and a file that no successful task reports is never read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +34,8 @@ FILES = pa.schema(
         **{"nulled": pa.list_(NULLED), "matched": pa.list_(pa.string()), "paths": pa.list_(pa.string())},
     }
 )
-# A staged row's place: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's index in that file.
+# A staged row's place: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's
+# index in that file.
 PLACE, INDEX_BITS = "place", 32
 PLACES_AT_ONCE = 1_000_000
 
@@ -58,7 +60,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagedFile:
-    """A staged file: the place in Kafka of its first row, how many rows of each kind it has, and the notes of its task."""
+    """A staged file: the place in Kafka of its first row, how many rows of each kind it has, and the notes of
+    its task.
+    """
 
     topic: str
     partition: int
@@ -85,7 +89,12 @@ def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
 
 
 def _write(
-    work: Work, schema: pa.Schema, layout: Layout, files: RunFiles, folder: str, batches: Iterable[pa.RecordBatch]
+    work: Work,
+    schema: pa.Schema,
+    layout: Layout,
+    files: RunFiles,
+    folder: str,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     begins, kinds, notes = list[dict[str, Any]](), dict.fromkeys(KINDS, 0), Notes()
 
@@ -96,7 +105,13 @@ def _write(
                 kinds[found["values"]] += found["counts"]
             yield group
 
-    name = write_file(files, folder, schema, counted(), ["kind", *(column.name for column in layout.columns if column.repeats)])
+    name = write_file(
+        files,
+        folder,
+        schema,
+        counted(),
+        ["kind", *(column.name for column in layout.columns if column.repeats)],
+    )
     if name:
         yield pa.RecordBatch.from_pylist([{**begins[0], "name": name, **kinds, **notes.as_row()}], FILES)
 

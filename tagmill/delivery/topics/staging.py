@@ -1,6 +1,7 @@
 """Decode the records of a topic's run in Spark, for staged files.
 
-Decoding is Python over Arrow batches: so the payload stays as it came, and this Spark has no expressions for Avro and Protobuf.
+Decoding is Python over Arrow batches: so the payload stays as it came, and this Spark has no expressions for
+Avro and Protobuf.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,8 @@ from tagmill.spark.connector import LARGE_ROWS, table
 EVENT, TOMBSTONE, UNREADABLE = KINDS
 # Columns that are kept as they came, with their names in Kafka's records.
 AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
-# Batches of at most this many records are read record by record. A larger batch is read in bulk, and halved if a record is irregular.
+# Batches of at most this many records are read record by record. A larger batch is read in bulk, and halved
+# if a record is irregular.
 READ_ALONE = 128
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
@@ -35,33 +37,50 @@ HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 def schema_of(chosen: TopicSettings) -> pa.Schema:
     """Return the schema of decoded records, one row a record: the columns of a batch and some more.
 
-    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came). `shard`: of the id. `reason`, `key` and
-    `headers`: only of records that can't be read.
+    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came). `shard`: of the
+    id. `reason`, `key` and `headers`: only of records that can't be read.
     """
-    found = {"kind": pa.string(), "shard": pa.int32(), "reason": pa.string(), "key": pa.binary(), "headers": HEADERS}
+    found = {
+        "kind": pa.string(),
+        "shard": pa.int32(),
+        "reason": pa.string(),
+        "key": pa.binary(),
+        "headers": HEADERS,
+    }
     for column in layout(chosen).columns:
         found[column.name] = arrow_type(column)
     return pa.schema({**found, "payload": pa.binary()})
 
 
 def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
-    """Return a pipeline's dead letters whose content was kept, with the columns of tagmill.kafka.spark_source.kafka_records."""
+    """Return a pipeline's dead letters whose content was kept, with the columns of
+    tagmill.kafka.spark_source.kafka_records.
+    """
     places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
     letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
-    found = places.join(letters, ["pipeline", "topic", "partition"]).where(~F.startswith("reason", F.lit(NOT_KEPT)))
+    found = places.join(letters, ["pipeline", "topic", "partition"]).where(
+        ~F.startswith("reason", F.lit(NOT_KEPT))
+    )
     return found.withColumn("headers", headers)
 
 
-def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int) -> Source:
+def decoded(
+    raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int
+) -> Source:
     """Return the source that decodes a topic's records into rows (schema_of).
 
-    In: tagmill.kafka.spark_source.kafka_records; the schema files by version; what is set apart; how many bytes a row of
-    Cassandra may have.
+    In: tagmill.kafka.spark_source.kafka_records; the schema files by version; what is set apart; how many
+    bytes a row of Cassandra may have.
     """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     decode = partial(
-        _decode, chosen=chosen, contents=dict(contents), reasons=apart.reasons, nulls=tuple(apart.columns), largest=largest
+        _decode,
+        chosen=chosen,
+        contents=dict(contents),
+        reasons=apart.reasons,
+        nulls=tuple(apart.columns),
+        largest=largest,
     )
     return Source(read, decode, schema_of(chosen), layout(chosen))
 
@@ -90,7 +109,9 @@ def _decode(
 
 
 def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
-    """Return the records whose values are too large for a row of deduplication, each with the reason why it is not read."""
+    """Return the records whose values are too large for a row of deduplication, each with the reason why it
+    is not read.
+    """
     sizes = pc.fill_null(pc.binary_length(batch["value"]), 0)
     large = pc.indices_nonzero(pc.greater(sizes, largest)).to_pylist()
     return {
@@ -104,7 +125,9 @@ def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
 def _read_but(
     reader: Reader, alike: AlikeReader, batch: pa.RecordBatch, reasons: Mapping[Place, str]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
-    """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding it."""
+    """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding
+    it.
+    """
     for part, reason in parts(batch, reasons):
         if reason is None:
             yield from _read(reader, alike, part)
@@ -114,8 +137,12 @@ def _read_but(
             yield part, {**_named(reader, rows), **_beside(part, rows)}
 
 
-def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
-    """Yield the records in parts, each with the columns made from it; around an irregular record, each record is read alone."""
+def _read(
+    reader: Reader, alike: AlikeReader, batch: pa.RecordBatch
+) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
+    """Yield the records in parts, each with the columns made from it; around an irregular record, each record
+    is read alone.
+    """
     if not batch.num_rows:
         return
     # Spark's timestamps are in microseconds. One below 0 means that the record has none.
@@ -167,7 +194,10 @@ def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str,
 
 
 def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Select columns of staged rows, and add their PLACE. In: the rows of the staged files, and the files' names in their order."""
+    """Select columns of staged rows, and add their PLACE.
+
+    In: the rows of the staged files, and the files' names in their order.
+    """
     numbers = staged.sparkSession.createDataFrame(
         [(number, name.rpartition("/")[2]) for number, name in enumerate(names)], "number long, file string"
     )

@@ -1,4 +1,6 @@
-"""Report on a topic or a Kafka Journal: how much is delivered, how much waits, and whether ledger and ClickHouse agree."""
+"""Report on a topic or a Kafka Journal: how much is delivered, how much waits, and whether ledger and
+ClickHouse agree.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,13 +24,24 @@ from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
 
-COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "expired", "dead_letters", "verdict")
+COLUMNS = (
+    "pipeline",
+    "waiting",
+    "delivered",
+    "batches",
+    "clickhouse_rows",
+    "expired",
+    "dead_letters",
+    "verdict",
+)
 
 
 def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
-    """Return COLUMNS and level of a pipeline; `verify` reads every row in ClickHouse again, and records the outcome in the ledger.
+    """Return COLUMNS and level of a pipeline; `verify` reads every row in ClickHouse again, and records the
+    outcome in the ledger.
 
-    `waiting` counts offsets that no closed run has read: readable ones in Kafka, or a Kafka Journal's replicated ones.
+    `waiting` counts offsets that no closed run has read: readable ones in Kafka, or a Kafka Journal's
+    replicated ones.
     """
     chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
@@ -78,8 +91,13 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
-    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is not finished."""
-    last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is
+    not finished.
+    """
+    last, retired = (
+        ledger.last_run(pipeline),
+        Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline),
+    )
     found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
     for number in range(retired.up_to() + 1, last + 1):
         batches = ledger.batches(pipeline, number)
@@ -104,6 +122,9 @@ def _twice(clickhouse: ClickHouse, table: str) -> int:
     Two batches may have the same id: after the window, or when ids were made by a new rule.
     """
     same = ", ".join(map(identifiers.sql, clickhouse.layout.identity))
-    query = f"SELECT count() FROM (SELECT {same} FROM {identifiers.sql(table)} GROUP BY {same} HAVING count() > uniqExact(`batch_id`))"
+    query = (
+        f"SELECT count() FROM (SELECT {same} FROM {identifiers.sql(table)} GROUP BY {same} HAVING "
+        "count() > uniqExact(`batch_id`))"
+    )
     ((count,),) = clickhouse.rows(query)
     return int(count)

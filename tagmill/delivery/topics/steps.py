@@ -45,17 +45,28 @@ LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
 
 
 def plan(
-    settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, recreated: bool = False, letters: bool = False
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    accept_lost: bool = False,
+    recreated: bool = False,
+    letters: bool = False,
 ) -> Result:
-    """Plan the next run, or take over the unfinished one. In the result, `run` is None when there is nothing to do.
+    """Plan the next run, or take over the unfinished one.
 
-    With `recreated`, topics that were created again are read from their first record. With `letters`, the run reads the pipeline's dead
-    letters again.
+    In the result, `run` is None when there is nothing to do.
 
-    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids of
-    delivered events were made by another rule, or a schema file doesn't fit the columns.
+    With `recreated`, topics that were created again are read from their first record. With `letters`, the run
+    reads the pipeline's dead letters again.
+
+    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`).
+    ConfigurationError: the ids of delivered events were made by another rule, or a schema file doesn't fit
+    the columns.
     """
-    with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan") as (ledger, lease):
+    with leased(
+        settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan"
+    ) as (ledger, lease):
         number = ledger.free_number(pipeline)
         if unfinished := ledger.open_run(pipeline):
             return _taken_over(ledger, unfinished, owner)
@@ -88,40 +99,69 @@ def plan(
         file = f"{files.folder(pipeline, number)}/plan-{uuid4().hex[:12]}.json"
         sha256 = write_document(files, file, made)
         row = ledger.create_run(
-            pipeline, number, kind="deliver", state=RunState.PLANNED, owner=owner, plan_file=file, plan_sha256=sha256
+            pipeline,
+            number,
+            kind="deliver",
+            state=RunState.PLANNED,
+            owner=owner,
+            plan_file=file,
+            plan_sha256=sha256,
         )
         checkpoints.reached("plan.after_commit")
-        what = "the dead letters" if letters else f"up to {made.records} records of {len(made.ranges)} partitions"
+        what = (
+            "the dead letters"
+            if letters
+            else f"up to {made.records} records of {len(made.ranges)} partitions"
+        )
         said = f"pipeline {pipeline}: run {number} planned, {what}"
         return {
-            "run": number, "fence": row.fence, "state": row.state.value, "records": made.records, "more": made.more, "planned_now": True,
+            "run": number,
+            "fence": row.fence,
+            "state": row.state.value,
+            "records": made.records,
+            "more": made.more,
+            "planned_now": True,
             "message": said,
-        }  # fmt: skip
+        }
 
 
-def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
+def seal(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
+) -> Result:
     """Read and deduplicate the records of a planned run, seal its batches, and note their ids."""
     from tagmill.delivery.topics.seal import seal as seal_run
     from tagmill.spark.errors import explained
 
     noting = f"Run {run} is sealed, not all of its ids are noted yet"
-    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _), explained(ledger.cassandra.where, noting):
+    with (
+        leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _),
+        explained(ledger.cassandra.where, noting),
+    ):
         manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
 
 def push(
-    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+    settings: Settings,
+    pipeline: str,
+    run: int,
+    fence: int,
+    *,
+    owner: str,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Insert the batches of a sealed run into ClickHouse, and verify each; raises TransientError if its ids are not noted yet."""
+    """Insert the batches of a sealed run into ClickHouse, and verify each; raises TransientError if its ids
+    are not noted yet.
+    """
     chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
     with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         row = ledger.current(pipeline, run, fence)
         manifest = read_manifest(files, row)
         if chosen.rule and not ids_noted(files, manifest):
             raise TransientError(
-                f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal it again"
+                f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal "
+                "it again"
             )
         if row.state == RunState.SEALED:
             sealed = layout_of(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
@@ -131,7 +171,9 @@ def push(
 
 
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
-    """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease back."""
+    """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease
+    back.
+    """
     with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
         manifest = close_run(settings, ledger, pipeline, run, fence)
         forget_failures(settings, ledger.cassandra, pipeline)
@@ -140,7 +182,9 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 
 
 def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
-    """Remove what a run has settled: its records that are dead letters now, which only a replay reads again, and a returned id."""
+    """Remove what a run has settled: its records that are dead letters now, which only a replay reads again,
+    and a returned id.
+    """
     table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
     if plan.only is not None:
         table.remove(Kind.SINCE, plan.only)
@@ -149,24 +193,31 @@ def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
 
 
 def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence: int) -> TopicManifest:
-    """Close a run whose batches are all in ClickHouse or void, under the caller's lease; a closed run is left as it is."""
+    """Close a run whose batches are all in ClickHouse or void, under the caller's lease; a closed run is left
+    as it is.
+    """
     files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
     row = ledger.current(pipeline, run, fence)
     manifest = read_manifest(files, row)
     if row.state == RunState.SEALED:
         batches = ledger.batches(pipeline, run)
         if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
-            raise TransientError(f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first")
+            raise TransientError(
+                f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first"
+            )
         letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
         letters.add(_letters(files, manifest))
         checkpoints.reached("close.before_progress")
         voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
         if voided:
-            # The next run reads the same records: delivered ids stay known, so the ids of voided batches must be forgotten.
+            # The next run reads the same records: delivered ids stay known, so the ids of voided batches must
+            # be forgotten.
             if rule:
                 ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
                 written = ledger.delivered.write_times.of(pipeline, run)
-                ids.forget(_ids(files, [batch for batch in manifest.batches if batch.number in voided], written))
+                ids.forget(
+                    _ids(files, [batch for batch in manifest.batches if batch.number in voided], written)
+                )
         else:
             letters.forget(_replayed(files, manifest))
             offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
@@ -184,12 +235,16 @@ def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
         for row in part.to_pylist():
             moment = datetime.fromtimestamp(row["created_at"] / 1000, UTC)
             headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
-            record = KafkaRecord(row["topic"], row["partition"], row["offset"], moment, row["key"], row["payload"], headers)
+            record = KafkaRecord(
+                row["topic"], row["partition"], row["offset"], moment, row["key"], row["payload"], headers
+            )
             yield DeadLetter(record, row["reason"])
 
 
 def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, int, int]]:
-    for part in files.record_batches(manifest.replayed, KEYS_AT_ONCE) if files.names(manifest.replayed) else ():
+    for part in (
+        files.record_batches(manifest.replayed, KEYS_AT_ONCE) if files.names(manifest.replayed) else ()
+    ):
         for row in part.to_pylist():
             yield row["topic"], row["partition"], row["offset"]
 
@@ -206,7 +261,9 @@ def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tu
 def leased(
     settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
 ) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step); a failure of a named `step` is noted in the ledger."""
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step); a failure of a named `step` is noted in
+    the ledger.
+    """
     with Ledger(settings.cassandra) as ledger:
         seconds = settings.stream(pipeline).lease_seconds
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
@@ -232,9 +289,14 @@ def _summary(manifest: TopicManifest, what: str) -> Result:
     counts = manifest.counts
     rows = sum(batch.rows for batch in manifest.batches)
     return {
-        "run": manifest.run, "batches": len(manifest.batches), "rows": rows, **counts.model_dump(), "more": manifest.more,
+        "run": manifest.run,
+        "batches": len(manifest.batches),
+        "rows": rows,
+        **counts.model_dump(),
+        "more": manifest.more,
         "warnings": manifest.warnings,
-        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of {counts.records} records "
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of "
+        f"{counts.records} records "
         f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)"
         + (f", {counts.nulled} values of columns null" if counts.nulled else ""),
-    }  # fmt: skip
+    }

@@ -24,7 +24,8 @@ OWN = (
     Column("schema_version", "String", "LowCardinality(String)"),
     Column("payload", "String", "String"),
 )
-# The columns of a Kafka Journal's events, one row for each tag of an event. Values that are null in the journal's tables are empty here.
+# The columns of a Kafka Journal's events, one row for each tag of an event. Values that are null in the
+# journal's tables are empty here.
 JOURNAL = Layout(
     (
         Column("tag", "String", "LowCardinality(String)"),
@@ -45,12 +46,16 @@ JOURNAL = Layout(
 
 
 def fields(columns: Iterable[TopicColumn]) -> list[Field]:
-    """Return configured columns as fields of an event; a column without a path takes the field of its own name."""
+    """Return configured columns as fields of an event; a column without a path takes the field of its own
+    name.
+    """
     return [Field(one.name, one.path or one.name, one.type, one.nullable) for one in columns]
 
 
 def layout(chosen: Stream) -> Layout:
-    """Return the columns of a pipeline's batches: Tagmill's own, then the configured ones, nullable ones last."""
+    """Return the columns of a pipeline's batches: Tagmill's own, then the configured ones, nullable ones
+    last.
+    """
     if isinstance(chosen, JournalSettings):
         return JOURNAL
     columns = sorted((one.column for one in fields(chosen.columns)), key=lambda column: column.optional)
@@ -58,14 +63,16 @@ def layout(chosen: Stream) -> Layout:
 
 
 def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
-    """Return the layout with the columns that were sealed; raises ConfigurationError if one of them is no longer configured.
+    """Return the layout with the columns that were sealed; raises ConfigurationError if one of them is no
+    longer configured.
 
     `of`: what was sealed, for the message.
     """
     today, wanted = {column.name: column for column in layout(chosen).columns}, list(names)
     if gone := [name for name in wanted if name not in today]:
         raise ConfigurationError(
-            f"{of} was sealed with the column {', '.join(gone)}, which the configuration has no more. Nothing was sent; put it back"
+            f"{of} was sealed with the column {', '.join(gone)}, which the configuration has no more. "
+            "Nothing was sent; put it back"
         )
     return replace(layout(chosen), columns=tuple(today[name] for name in wanted))
 
@@ -73,7 +80,8 @@ def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
 def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
     """Return the layout with the destination's nullable columns that are no longer configured.
 
-    They are in the checksums of rows that were delivered with them. In: columns of the destination that have no default, with their types.
+    They are in the checksums of rows that were delivered with them. In: columns of the destination that have
+    no default, with their types.
     """
     today = layout(chosen)
     made = {Field("", "", kind, nullable=True).column.table_type: kind for kind in KINDS}
@@ -92,12 +100,15 @@ def _decimal_type(table_type: str) -> str | None:
 
 
 def must_keep(chosen: Stream, sealed: list[str], of: str) -> None:
-    """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their order.
+    """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their
+    order.
 
-    Checksums of rows fold them in that order. A nullable column may come and go: where it is null, it leaves the checksum as it is.
+    Checksums of rows fold them in that order. A nullable column may come and go: where it is null, it leaves
+    the checksum as it is.
     """
     if sealed != (today := list(layout(chosen).required)):
         raise ConfigurationError(
-            f"{of} has delivered the columns {', '.join(sealed)}, none of them nullable, and the configuration says {', '.join(today)}. "
+            f"{of} has delivered the columns {', '.join(sealed)}, none of them nullable, and the "
+            f"configuration says {', '.join(today)}. "
             "Nothing was done; put them back in that order"
         )

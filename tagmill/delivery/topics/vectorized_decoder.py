@@ -1,7 +1,8 @@
 """Decode topic records in bulk.
 
-Makes the same columns as events.Reader, a batch at a time with Arrow. Raises ValueError or OverflowError for a batch with an irregular
-record (a tombstone, an undecodable value, a field that doesn't fit); the caller then splits the batch, in the end into single records.
+Makes the same columns as events.Reader, a batch at a time with Arrow. Raises ValueError or OverflowError for
+a batch with an irregular record (a tombstone, an undecodable value, a field that doesn't fit); the caller
+then splits the batch, in the end into single records.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
 }  # fmt: skip
-# By column type: the Python types whose values Arrow converts exactly as fields.KINDS does, and the Arrow type that it converts them to.
+# By column type: the Python types whose values Arrow converts exactly as fields.KINDS does, and the Arrow
+# type that it converts them to.
 ALIKE: dict[str, tuple[set[type], pa.DataType]] = {
     **dict.fromkeys(("String", "LowCardinality(String)"), ({str}, pa.string())),
     **{name: ({int}, ARROW[name]) for name in ("Int8", "Int16", "Int32", "Int64")},
@@ -46,22 +48,32 @@ class AlikeReader:
         self.reader, self.chosen = reader, reader.chosen
         self.key = [(path, finder(path)) for path in self.chosen.key]
         self.fields = [
-            (field, finder(field.path), read) for field, read in zip(fields(self.chosen.columns), reader.fields, strict=True)
+            (field, finder(field.path), read)
+            for field, read in zip(fields(self.chosen.columns), reader.fields, strict=True)
         ]
 
     def read(self, values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> dict[str, pa.Array]:
-        """Return the columns `reader.names` of these events; raises ValueError or OverflowError if a value has to be read alone."""
+        """Return the columns `reader.names` of these events; raises ValueError or OverflowError if a value
+        has to be read alone.
+        """
         if None in values:
             raise ValueError("a tombstone")
         decoded = self.reader.decoded(cast(Sequence[bytes], values))
         events = [event for event, _ in decoded]
         shards, ids = unique_ids(
-            [self._key(path, [find(event) for event in events]) for path, find in self.key], self.chosen.shards
+            [self._key(path, [find(event) for event in events]) for path, find in self.key],
+            self.chosen.shards,
         )
         moments = list(map(self.reader.created_at, events, timestamps_ms))
         versions = [version for _, version in decoded]
         columns = [self._column(field, find, read, events) for field, find, read in self.fields]
-        return dict(zip(self.reader.names, (ids, pa.array(shards), pa.array(moments), pa.array(versions), *columns), strict=True))
+        return dict(
+            zip(
+                self.reader.names,
+                (ids, pa.array(shards), pa.array(moments), pa.array(versions), *columns),
+                strict=True,
+            )
+        )
 
     def _key(self, path: str, values: Sequence[Any]) -> Sequence[Value]:
         return values if PLAIN.issuperset(map(type, values)) else [plain(path, value) for value in values]
@@ -87,20 +99,31 @@ def _ordinary(values: Sequence[Any], made: pa.DataType) -> pa.Array:
 
 
 def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Return the shards and the ids that ids.unique_id gives to many events. In: the values of each field of the key.
+    """Return the shards and the ids that ids.unique_id gives to many events.
 
-    Raises ValueError or OverflowError: a text that isn't Unicode, or a number of more than 64 bits, among others of its type.
+    In: the values of each field of the key.
+
+    Raises ValueError or OverflowError: a text that isn't Unicode, or a number of more than 64 bits, among
+    others of its type.
     """
-    contents = pc.binary_join_element_wise(*(piece for column in columns for piece in _parts(column)), b"").to_pylist()
-    digests = np.frombuffer(b"".join([sha256(content).digest() for content in contents]), np.uint8).reshape(-1, DIGEST)
+    contents = pc.binary_join_element_wise(
+        *(piece for column in columns for piece in _parts(column)), b""
+    ).to_pylist()
+    digests = np.frombuffer(b"".join([sha256(content).digest() for content in contents]), np.uint8).reshape(
+        -1, DIGEST
+    )
     digits = np.ascontiguousarray(HEX[digests[:, OF_ID]])
     ends = np.arange(0, digits.nbytes + 1, 2 * OF_ID.stop, dtype=np.int32)
     found = np.ascontiguousarray(digests[:, SHARDED]).view(">u8").ravel() % shards
-    return found.astype(np.int32), pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(digits))
+    return found.astype(np.int32), pa.StringArray.from_buffers(
+        len(digests), pa.py_buffer(ends), pa.py_buffer(digits)
+    )
 
 
 def _parts(values: Sequence[Value]) -> tuple[Any, ...]:
-    """Return each value's part (ids.part_of) behind its length, as columns of pieces that are to be joined."""
+    """Return each value's part (ids.part_of) behind its length, as columns of pieces that are to be
+    joined.
+    """
     kinds = set(map(type, values))
     if kinds == {str}:
         return _with_lengths(b"s:", pa.array(values, pa.string()))

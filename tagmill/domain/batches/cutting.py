@@ -4,7 +4,10 @@ from collections.abc import Iterable, Iterator
 
 
 def cut(rows: Iterable[tuple[int, int]], max_rows: int, max_bytes: int) -> Iterator[int]:
-    """Yield the batch (0, 1, …) of each row (bytes, month), in order. A row larger than the limit goes alone."""
+    """Yield the batch (0, 1, …) of each row (bytes, month), in order.
+
+    A row larger than the limit goes alone.
+    """
     batch, count, size, month = 0, 0, 0, None
     for row_bytes, row_month in rows:
         if count and (count == max_rows or size + row_bytes > max_bytes or row_month != month):

@@ -1,9 +1,12 @@
-"""The columns of a batch: in the sealed file, in the destination table, and in the checksum. One list for all three.
+"""The columns of a batch: in the sealed file, in the destination table, and in the checksum.
 
-The checksum of a row folds over the columns: h = h * FACTOR + value. The value is the number itself, or XXH64 (seed 0) of the
-bytes. Optional columns come after the others: each adds XXH64(value * FACTOR + its salt), or nothing if it is null. At the end
-XXH64 of h is taken, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'. All
-of it is modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
+One list for all three.
+
+The checksum of a row folds over the columns: h = h * FACTOR + value. The value is the number itself, or XXH64
+(seed 0) of the bytes. Optional columns come after the others: each adds XXH64(value * FACTOR + its salt), or
+nothing if it is null. At the end XXH64 of h is taken, so that values exchanged between rows don't cancel out.
+The checksum of a batch is the sum of its rows'. All of it is modulo 2^64: Spark (with ANSI off) and
+ClickHouse wrap alike.
 """
 
 import hashlib
@@ -17,10 +20,11 @@ NULL_VALUE = 0x632BE59BD9B4E019
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its type in the Parquet file (as ClickHouse names it), in the table, and how its value enters the checksum.
+    """A column: its type in the Parquet file (as ClickHouse names it), in the table, and how its value enters
+    the checksum.
 
-    `stored` turns what the table holds back into what the file holds, `insert` the other way round. `optional`: may be added to a table
-    that has rows; null leaves the checksum as it is.
+    `stored` turns what the table holds back into what the file holds, `insert` the other way round.
+    `optional`: may be added to a table that has rows; null leaves the checksum as it is.
     """
 
     name: str
@@ -39,7 +43,9 @@ class Column:
 
     @property
     def salt(self) -> int:
-        """The number that tells the values of optional columns apart, in whatever order the columns were added."""
+        """The number that tells the values of optional columns apart, in whatever order the columns were
+        added.
+        """
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big")
 
 
@@ -68,15 +74,19 @@ COLUMNS = (
     Column("meta", "Nullable(String)", "Nullable(String)", nullable=True),
     Column("late", "UInt8", "UInt8", "number"),
 )
-# Columns that the journal itself knows: all except tag, number, the bucket that a row was read in, and how it was delivered.
-EVENT = tuple(column for column in COLUMNS if column.name not in ("tag", "tag_pid_sequence_nr", "timebucket", "late"))
+# Columns that the journal itself knows: all except tag, number, the bucket that a row was read in, and how it
+# was delivered.
+EVENT = tuple(
+    column for column in COLUMNS if column.name not in ("tag", "tag_pid_sequence_nr", "timebucket", "late")
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The columns of one destination's batches, in their order, and how ClickHouse stores them.
 
-    `order`: how the table is sorted; `identity`: what tells one event from another. (Tag views' table says both itself.)
+    `order`: how the table is sorted; `identity`: what tells one event from another. (Tag views' table says
+    both itself.)
     """
 
     columns: tuple[Column, ...]
@@ -99,7 +109,9 @@ class Layout:
 
     def insert_expressions(self) -> str:
         """Return the SELECT list that turns a sealed file's columns into the table's."""
-        return ", ".join(f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in self.columns)
+        return ", ".join(
+            f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in self.columns
+        )
 
     def table_columns(self) -> str:
         """Return the column definitions of the destination table."""
@@ -134,7 +146,11 @@ def _value_sql(column: Column) -> str:
     stored = column.stored.format(f"`{column.name}`")
     present = f"assumeNotNull({stored})" if column.nullable else stored
     value = f"toUInt64({present})" if column.kind == "number" else f"xxHash64({present})"
-    return f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})" if column.nullable and not column.optional else value
+    return (
+        f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})"
+        if column.nullable and not column.optional
+        else value
+    )
 
 
 def event_text_sql(text_serializers: list[int]) -> str:

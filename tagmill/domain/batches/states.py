@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """PLANNED: nothing is written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing is delivered."""
+    """PLANNED: nothing is written yet.
+
+    SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing is delivered.
+    """
 
     PLANNED = "PLANNED"
     SEALED = "SEALED"

@@ -1,4 +1,6 @@
-"""Merge progress from two records of the same deliveries, such as an older ledger's and what the destination has."""
+"""Merge progress from two records of the same deliveries, such as an older ledger's and what the destination
+has.
+"""
 
 from tagmill.domain.continuity.model import Interval, Progress
 

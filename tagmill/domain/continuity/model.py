@@ -51,7 +51,8 @@ class FirstSeen(StrEnum):
 class Row:
     """Key columns of one row of tag_views.
 
-    `handle` says where the whole row is; the rules only pass it on. `ticks`: time of the offset, 100 ns since 1970.
+    `handle` says where the whole row is; the rules only pass it on. `ticks`: time of the offset, 100 ns since
+    1970.
     """
 
     number: int
@@ -86,7 +87,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A gap: missing numbers first..last between the sequence_nrs of two neighbours (both exclusive; 0 = before the first event)."""
+    """A gap: missing numbers first..last between the sequence_nrs of two neighbours (both exclusive; 0 =
+    before the first event).
+    """
 
     first: int
     last: int
@@ -103,8 +106,8 @@ class Hole:
 class Evidence:
     """The journal's evidence about a gap.
 
-    `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not searched.
-    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
+    `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not
+    searched. `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
     """
 
     events: tuple[Row, ...] | None = None
@@ -142,7 +145,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The hold of a persistence_id: `hole` are the numbers that it waits for, or the number that is in doubt."""
+    """The hold of a persistence_id: `hole` are the numbers that it waits for, or the number that is in
+    doubt.
+    """
 
     reason: Reason
     hole: Hole
@@ -152,7 +157,9 @@ class Held:
 
 @dataclass(slots=True)
 class Judgement:
-    """The outcome for one persistence_id and tag: decisions, progress, a hold if there is one, and gaps found and closed."""
+    """The outcome for one persistence_id and tag: decisions, progress, a hold if there is one, and gaps found
+    and closed.
+    """
 
     decisions: list[Decision] = field(default_factory=list)
     progress: Progress | None = None

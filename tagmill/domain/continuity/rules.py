@@ -1,6 +1,8 @@
-"""Decide what happens to each row of one persistence_id and tag (docs/continuity.md has the table that this follows).
+"""Decide what happens to each row of one persistence_id and tag (docs/continuity.md has the table that this
+follows).
 
-`judge` walks the numbers upwards from progress. The first number that can't be explained holds everything after it.
+`judge` walks the numbers upwards from progress. The first number that can't be explained holds everything
+after it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -44,9 +46,9 @@ def judge(
 ) -> Judgement:
     """Decide for all rows of one persistence_id and tag that a run has read.
 
-    `journal`: evidence for gaps of an earlier judgement (`Judgement.holes`). `earlier`: the scan's answer for a first number
-    above 1. `strangers`: see lives.is_other_life. Every row gets exactly one decision; `progress` of the answer is None if
-    nothing is delivered.
+    `journal`: evidence for gaps of an earlier judgement (`Judgement.holes`). `earlier`: the scan's answer for
+    a first number above 1. `strangers`: see lives.is_other_life. Every row gets exactly one decision;
+    `progress` of the answer is None if nothing is delivered.
     """
     walk = _Walk(progress, policy, journal or {}, earlier, strangers)
     ordered = sorted(rows, key=_place)
@@ -56,8 +58,18 @@ def judge(
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Return the sort key of a row: of copies with one offset, a sound one comes first, whatever order they were read in."""
-    return row.number, row.ticks, row.offset, row.offset_broken, row.event_missing, row.sequence_nr, row.writer_uuid
+    """Return the sort key of a row: of copies with one offset, a sound one comes first, whatever order they
+    were read in.
+    """
+    return (
+        row.number,
+        row.ticks,
+        row.offset,
+        row.offset_broken,
+        row.event_missing,
+        row.sequence_nr,
+        row.writer_uuid,
+    )
 
 
 def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
@@ -83,12 +95,13 @@ def without(progress: Progress, numbers: Iterable[int]) -> Progress:
 def rebased(
     rows: Collection[tuple[int, int, str]], there: Collection[int], last: tuple[int, int, str] | None = None
 ) -> Progress | None:
-    """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is delivered.
+    """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is
+    delivered.
 
-    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`there`), and the last delivered row if a
-    person names it. Otherwise that is the row with the highest delivered sequence_nr. Every number below it is missing if its
-    event is not delivered. Numbers without a row are delivered if as many events are delivered between their neighbours as there
-    are numbers.
+    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`there`), and the last
+    delivered row if a person names it. Otherwise that is the row with the highest delivered sequence_nr.
+    Every number below it is missing if its event is not delivered. Numbers without a row are delivered if as
+    many events are delivered between their neighbours as there are numbers.
     """
     last = last or max((row for row in rows if row[1] in there), key=lambda row: row[1], default=None)
     if last is None:
@@ -123,14 +136,17 @@ def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 def close(progress: Progress | None, hole: Hole) -> Progress:
     """Return progress after the numbers of a gap were given up, so that what comes after it continues.
 
-    Its sequence_nr is the last one that a given-up number can have, so that one that turns up later is late, not renumbered.
+    Its sequence_nr is the last one that a given-up number can have, so that one that turns up later is late,
+    not renumbered.
     Raises GuardRefused for numbers that progress has passed: giving those up would take progress back.
     """
     if hole.first != (progress.number + 1 if progress else 1):
         passed = f"progress is {progress.number}" if progress else "nothing is delivered"
         waits = hole.first > (progress.number + 1 if progress else 1)
         way_on = "numbers before them come first: tagmill run deliver" if waits else "mend the view's rows"
-        raise GuardRefused(f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; {way_on}")
+        raise GuardRefused(
+            f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; {way_on}"
+        )
     missing = progress.missing if progress else ()
     if missing and missing[-1][1] == hole.first - 1:
         missing = (*missing[:-1], (missing[-1][0], hole.last))
@@ -146,7 +162,12 @@ class _Walk:
     """One pass over the numbers of one persistence_id and tag, in rising order."""
 
     def __init__(
-        self, progress: Progress | None, policy: Policy, journal: Journal, earlier: Earlier | None, strangers: Collection[str]
+        self,
+        progress: Progress | None,
+        policy: Policy,
+        journal: Journal,
+        earlier: Earlier | None,
+        strangers: Collection[str],
     ) -> None:
         self.known = progress
         self.policy = policy
@@ -163,7 +184,11 @@ class _Walk:
         if self.known and self.known.delivered(number) and is_other_life(rows, self.strangers):
             self._hold(rows) if self.held else self._start_hold(Reason.ANOTHER_LIFE, number, rows)
             return
-        if self.known and self.known.delivered(number) and all(r.sequence_nr <= self.known.sequence_nr for r in rows):
+        if (
+            self.known
+            and self.known.delivered(number)
+            and all(r.sequence_nr <= self.known.sequence_nr for r in rows)
+        ):
             for row in rows:
                 self._decide(row, Action.DROP, Reason.ALREADY_DELIVERED)
             return
@@ -211,10 +236,14 @@ class _Walk:
 
     def _is_missing(self, number: int) -> bool:
         """Return whether this number lies in a gap that was closed, or below the first one delivered."""
-        return self.known is not None and 1 <= number <= self.known.number and not self.known.delivered(number)
+        return (
+            self.known is not None and 1 <= number <= self.known.number and not self.known.delivered(number)
+        )
 
     def _reach(self, number: int, sequence_nr: int) -> bool:
-        """Fill or close the gap before this number, or start a hold at it; return whether every number before is accounted for."""
+        """Fill or close the gap before this number, or start a hold at it; return whether every number before
+        is accounted for.
+        """
         next_number = self._next_number()
         if number <= next_number:
             return True
@@ -246,7 +275,9 @@ class _Walk:
         return self.earlier.highest is None or self.earlier.highest == hole.last
 
     def _deleted(self, hole: Hole, evidence: Evidence) -> bool:
-        """Return whether the application has deleted a gap's events and the gap was seen at least the gap timeout ago."""
+        """Return whether the application has deleted a gap's events and the gap was seen at least the gap
+        timeout ago.
+        """
         if evidence.seen_at_ticks is None or hole.before_sequence_nr - 1 > evidence.deleted_to:
             return False
         return self.policy.now_ticks - evidence.seen_at_ticks >= self.policy.gap_timeout_ticks
@@ -255,7 +286,9 @@ class _Walk:
         return self.known.number + 1 if self.known else 1
 
     def _deliver_number(self, row: Row, copies: list[Row]) -> None:
-        """Deliver the earliest row of a number, as late if progress has passed it, and drop the others as copies of its event."""
+        """Deliver the earliest row of a number, as late if progress has passed it, and drop the others as
+        copies of its event.
+        """
         if self._is_passed(row.number):
             self._deliver_late(row)
         else:
@@ -267,7 +300,12 @@ class _Walk:
         skewed = row.ticks < self.order_ticks
         self.order_ticks = max(self.order_ticks, row.ticks)
         self.out.decisions.append(
-            Decision(row, Action.DELIVER, reason or (Reason.CLOCK_SKEW if skewed else Reason.NEXT), self.order_ticks)
+            Decision(
+                row,
+                Action.DELIVER,
+                reason or (Reason.CLOCK_SKEW if skewed else Reason.NEXT),
+                self.order_ticks,
+            )
         )
         missing = self.known.missing if self.known else ()
         self.known = Progress(row.number, row.sequence_nr, row.ticks, row.offset, missing)
@@ -298,7 +336,9 @@ class _Walk:
 
 
 def _fills(events: tuple[Row, ...], hole: Hole) -> bool:
-    """Return whether events fill a gap: one per missing number, rising between the gap's neighbours, none of them broken."""
+    """Return whether events fill a gap: one per missing number, rising between the gap's neighbours, none of
+    them broken.
+    """
     numbers = [hole.after_sequence_nr, *(event.sequence_nr for event in events), hole.before_sequence_nr]
     return (
         len(events) == hole.size

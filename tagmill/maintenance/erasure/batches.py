@@ -1,7 +1,9 @@
-"""Removes rows from sealed batches: each gets a new file, and its run a new manifest, committed by one conditional update.
+"""Removes rows from sealed batches: each gets a new file, and its run a new manifest, committed by one
+conditional update.
 
-After the commit `check`, `resend` and `withdraw` know only the new files. A batch keeps the order of its rows, its id and its generation;
-one without rows left is VOIDED, so that it is never sent. Batches past retention have no file: their proof is amended.
+After the commit `check`, `resend` and `withdraw` know only the new files. A batch keeps the order of its
+rows, its id and its generation; one without rows left is VOIDED, so that it is never sent. Batches past
+retention have no file: their proof is amended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +36,9 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(slots=True)
 class Found:
-    """What sealed batches have of the persistence ids; `emptied`: by tag, how many batches lose all that ClickHouse has of them."""
+    """What sealed batches have of the persistence ids; `emptied`: by tag, how many batches lose all that
+    ClickHouse has of them.
+    """
 
     batches: int = 0
     rows: int = 0
@@ -55,10 +59,11 @@ class SealedBatches:
     # -- counting
 
     def look(self, delivered: Sequence[OfBatch]) -> Found:
-        """Count the batches and rows of the persistence ids in all finished runs; `delivered`: what ClickHouse has of them.
+        """Count the batches and rows of the persistence ids in all finished runs; `delivered`: what
+        ClickHouse has of them.
 
-        Raises GuardRefused for a batch that is to be sent again, since the process that began to may still have its bytes. Raises
-        SealedFileDamaged.
+        Raises GuardRefused for a batch that is to be sent again, since the process that began to may still
+        have its bytes. Raises SealedFileDamaged.
         """
         found = Found()
         for row, manifest in self._runs():
@@ -69,10 +74,14 @@ class SealedBatches:
                     continue
                 if states[batch.number] == BatchState.NEW:
                     raise GuardRefused(
-                        f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, was to be sent again and is not. Nothing was "
-                        f"erased; finish it: tagmill batches resend {batch.batch_id} --run {row.run} --pipeline {self.name} --why …"
+                        f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, was to be sent "
+                        "again and is not. Nothing was "
+                        f"erased; finish it: tagmill batches resend {batch.batch_id} --run {row.run} "
+                        f"--pipeline {self.name} --why …"
                     )
-                self.files.open_sealed(batch.file, batch.sha256).close()  # raises for a damaged file before anything is erased
+                self.files.open_sealed(
+                    batch.file, batch.sha256
+                ).close()  # raises for a damaged file before anything is erased
                 found.batches += 1
                 found.rows += rows
                 found.known |= known
@@ -96,7 +105,8 @@ class SealedBatches:
                 return matches(source, self.ids)
         except pa.ArrowInvalid as error:
             raise SealedFileDamaged(
-                f"{self.files.url(batch.file)}, batch {batch.batch_id} of pipeline {self.name}, can't be read: {error}. Nothing was "
+                f"{self.files.url(batch.file)}, batch {batch.batch_id} of pipeline {self.name}, can't be "
+                f"read: {error}. Nothing was "
                 "erased; restore it from a backup"
             ) from None
 
@@ -107,13 +117,20 @@ class SealedBatches:
         for one in self.retired.batches(self.ledger.last_run(self.name)) if by_batch else ():
             if gone := by_batch.get(one.batch_id):
                 yield RetiredLeft(
-                    run=one.run, number=one.number, batch_id=str(one.batch_id), generation=one.generation, tag=one.tag,
-                    rows=one.rows - sum(part.rows for part in gone), checksum=less(one.checksum, [part.checksum for part in gone]),
-                )  # fmt: skip
+                    run=one.run,
+                    number=one.number,
+                    batch_id=str(one.batch_id),
+                    generation=one.generation,
+                    tag=one.tag,
+                    rows=one.rows - sum(part.rows for part in gone),
+                    checksum=less(one.checksum, [part.checksum for part in gone]),
+                )
 
     # -- erasing
 
-    def reseal(self, erasure: int, owner: str, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]) -> None:
+    def reseal(
+        self, erasure: int, owner: str, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]
+    ) -> None:
         """Amend every run that names one of the persistence ids, and the proof of retired batches.
 
         Raises SealedFileDamaged, FenceRaised.
@@ -123,7 +140,15 @@ class SealedBatches:
             if row is not None:
                 self._amend(row, erasure, owner, clickhouse)
         for left in retired:
-            batch = RetiredBatch(left.run, left.number, UUID(left.batch_id), left.generation, left.tag, left.rows, left.checksum)
+            batch = RetiredBatch(
+                left.run,
+                left.number,
+                UUID(left.batch_id),
+                left.generation,
+                left.tag,
+                left.rows,
+                left.checksum,
+            )
             if left.rows:
                 self.retired.keep([batch])
             else:
@@ -154,16 +179,25 @@ class SealedBatches:
             new = replace(new, plan_file="", plan_sha256="")
         return new
 
-    def _rewritten(self, manifest: Manifest, touched: list[Batch], row: RunRow, erasure: int) -> tuple[Manifest, RunRow]:
+    def _rewritten(
+        self, manifest: Manifest, touched: list[Batch], row: RunRow, erasure: int
+    ) -> tuple[Manifest, RunRow]:
         folder = f"{self.files.folder(self.name, row.run)}/{_mark(erasure)}{uuid4().hex[:12]}"
-        anew = {batch.number: self._without(batch, f"{folder}/batch-{batch.number:05d}.parquet") for batch in touched}
-        manifest = manifest.model_copy(update={"batches": [anew.get(batch.number, batch) for batch in manifest.batches]})
+        anew = {
+            batch.number: self._without(batch, f"{folder}/batch-{batch.number:05d}.parquet")
+            for batch in touched
+        }
+        manifest = manifest.model_copy(
+            update={"batches": [anew.get(batch.number, batch) for batch in manifest.batches]}
+        )
         file = f"{folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
         return manifest, replace(row, manifest_file=file, manifest_sha256=sha256)
 
     def _without(self, batch: Batch, target: str) -> Batch:
-        """Write a batch's remaining rows to the file `target`, one row group in memory at a time; return the batch with its new figures."""
+        """Write a batch's remaining rows to the file `target`, one row group in memory at a time; return the
+        batch with its new figures.
+        """
         rows = checksum = 0
         offsets: list[str] = []
         with self.files.open_sealed(batch.file, batch.sha256) as source, self.files.create(target) as sink:
@@ -181,13 +215,20 @@ class SealedBatches:
         size, sha256 = self.files.digest(target)
         return batch.model_copy(
             update={
-                "file": target, "rows": rows, "bytes": size, "sha256": sha256, "checksum": checksum % 2**64,
-                "first_offset": offsets[0] if offsets else "", "last_offset": offsets[-1] if offsets else "",
+                "file": target,
+                "rows": rows,
+                "bytes": size,
+                "sha256": sha256,
+                "checksum": checksum % 2**64,
+                "first_offset": offsets[0] if offsets else "",
+                "last_offset": offsets[-1] if offsets else "",
             }
-        )  # fmt: skip
+        )
 
     def _settle(self, row: RunRow, manifest: Manifest, erasure: int, clickhouse: ClickHouse) -> None:
-        """Update the ledger's batches to what the manifest says, and void those without rows, so that they are never sent."""
+        """Update the ledger's batches to what the manifest says, and void those without rows, so that they
+        are never sent.
+        """
         anew = {batch.number: batch for batch in manifest.batches if _is_of(batch.file, erasure)}
         for known in self.ledger.batches(self.name, row.run):
             batch = anew.get(known.number)
@@ -205,8 +246,12 @@ class SealedBatches:
 
     # -- proof
 
-    def differing(self, erasure: int, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]) -> Iterator[str]:
-        """Yield the ids of amended batches of which ClickHouse has other rows, or another checksum, than it should by now."""
+    def differing(
+        self, erasure: int, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]
+    ) -> Iterator[str]:
+        """Yield the ids of amended batches of which ClickHouse has other rows, or another checksum, than it
+        should by now.
+        """
         for row, manifest in self._runs():
             anew = {batch.number: batch for batch in manifest.batches if _is_of(batch.file, erasure)}
             for known in self.ledger.batches(self.name, row.run) if anew else ():

@@ -1,8 +1,10 @@
-"""One erasure, as the command line and Airflow call it: count what exists, write the record, erase place by place.
+"""One erasure, as the command line and Airflow call it: count what exists, write the record, erase place by
+place.
 
-Sources are erased before copies: the journal, the views, the sealed files, ClickHouse, the ledger. If the process is killed after the
-record was written, the next call does all steps again: each erases what is left, and the plan has all figures. Until the erasure is done,
-every other work on the journal's pipelines is refused (stores.erasures).
+Sources are erased before copies: the journal, the views, the sealed files, ClickHouse, the ledger. If the
+process is killed after the record was written, the next call does all steps again: each erases what is left,
+and the plan has all figures. Until the erasure is done, every other work on the journal's pipelines is
+refused (stores.erasures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,20 +58,24 @@ def erase(
     tell: Tell = lambda _: None,
     despite_views: bool = False,
 ) -> dict[str, Any]:
-    """Erase persistence ids of the pipeline's journal everywhere, in all pipelines on it; without `delete`, only count them.
+    """Erase persistence ids of the pipeline's journal everywhere, in all pipelines on it; without `delete`,
+    only count them.
 
     An unfinished erasure is finished first; without persistence ids, nothing else is done.
 
-    Out: pipeline, journal, dry_run, persistence_ids, unknown, `unknown_ids` (the first), erased_before, `erasures` (their numbers),
-    `counts` (model.PLACES), warnings, message.
+    Out: pipeline, journal, dry_run, persistence_ids, unknown, `unknown_ids` (the first), erased_before,
+    `erasures` (their numbers), `counts` (model.PLACES), warnings, message.
 
-    Raises GuardRefused while a run, build, cleanup or resend is not finished, and LeaseTaken while other work on the journal is under
-    way. Raises ConfigurationError if none of the persistence ids is known. Raises BatchDiffers if all is erased and ClickHouse has other
-    rows of a batch than it should.
+    Raises GuardRefused while a run, build, cleanup or resend is not finished, and LeaseTaken while other work
+    on the journal is under way. Raises ConfigurationError if none of the persistence ids is known. Raises
+    BatchDiffers if all is erased and ClickHouse has other rows of a batch than it should.
     """
     names = settings.on_journal(settings.pipeline(pipeline).keyspace)
     kept: list[str] = []
-    with _at_work(settings, pipeline, names, owner, delete) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+    with (
+        _at_work(settings, pipeline, names, owner, delete) as ledger,
+        ClickHouse(settings.clickhouse) as clickhouse,
+    ):
         for name in names:
             clickhouse.check_destination(settings.pipeline(name).destination)
             what = f"nothing of pipeline {name} is erased, since views would keep it"
@@ -113,7 +119,10 @@ class _Erasing:
         self.of_ids = JournalOfIds(settings, ledger, pipeline)
 
     def left(self, total: Total, *, delete: bool) -> None:
-        """Finish an unfinished erasure; a dry run only warns of it. If there is none, a deletion removes leftover plans."""
+        """Finish an unfinished erasure; a dry run only warns of it.
+
+        If there is none, a deletion removes leftover plans.
+        """
         row = self.erasures.unfinished()
         if row is None:
             if delete:
@@ -121,7 +130,8 @@ class _Erasing:
             return
         if not delete:
             total.warnings.append(
-                f"erasure {row.erasure} of {row.persistence_ids} persistence ids is not finished: the next one finishes it"
+                f"erasure {row.erasure} of {row.persistence_ids} persistence ids is not finished: the "
+                "next one finishes it"
             )
             return
         self._settle_runs(going_on=True)
@@ -133,7 +143,8 @@ class _Erasing:
         if delete:
             self._settle_runs(going_on=False)
             self._must_be_cleaned()
-        # The numbers are read before anything is counted: if a process that slept claims one meanwhile, nothing is erased.
+        # The numbers are read before anything is counted: if a process that slept claims one meanwhile,
+        # nothing is erased.
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
         found = Looking(self.settings, self.ledger, self.clickhouse, self.names).found(persistence_ids, runs)
@@ -153,17 +164,20 @@ class _Erasing:
     def _settle_runs(self, *, going_on: bool) -> None:
         """Raise GuardRefused while a run or a build of the journal is not finished.
 
-        While an erasure is unfinished (`going_on`), no other process can finish a run. A run that a process planned late, after it had
-        slept, is abandoned.
+        While an erasure is unfinished (`going_on`), no other process can finish a run. A run that a process
+        planned late, after it had slept, is abandoned.
         """
         for name in self.names:
             row = self.ledger.open_run(name)
             if row and going_on and row.state == RunState.PLANNED and row.kind != withdraw.KIND:
                 row = self.ledger.raise_fence(row, self.owner)
-                self.ledger.finish_run(name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "an erasure is under way")
+                self.ledger.finish_run(
+                    name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "an erasure is under way"
+                )
             elif row:
                 raise GuardRefused(
-                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was erased; first: "
+                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
+                    "erased; first: "
                     f"tagmill run deliver --pipeline {name}"
                 )
             stops.finish(self.ledger, RunFiles(self.settings.storage.root), name)
@@ -172,18 +186,24 @@ class _Erasing:
         # After the takeover, a builder that wakes up late can't commit what it has read.
         if newest and builds.take_over(self.owner, newest.bucket_size).state == BuildState.SEALED:
             raise GuardRefused(
-                f"build {newest.build} of journal {self.journal} is not finished. Nothing was erased; first: tagmill views build, or "
+                f"build {newest.build} of journal {self.journal} is not finished. Nothing was erased; "
+                "first: tagmill views build, or "
                 f"tagmill views rebuild, --pipeline {self.name}"
             )
 
     def _must_be_cleaned(self) -> None:
-        """Raise GuardRefused while a cleanup is not finished: the next cleanup counts in ClickHouse the rows that it had decided on."""
+        """Raise GuardRefused while a cleanup is not finished: the next cleanup counts in ClickHouse the rows
+        that it had decided on.
+        """
         for name in self.names:
             chosen = self.settings.pipeline(name)
-            cleaned = Cleaned(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view)
+            cleaned = Cleaned(
+                self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view
+            )
             if cleaned.is_unfinished(chosen.tags):
                 raise GuardRefused(
-                    f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill cleanup --pipeline {name} --yes"
+                    f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill "
+                    f"cleanup --pipeline {name} --yes"
                 )
 
     # -- the record
@@ -191,24 +211,44 @@ class _Erasing:
     def _begin(self, persistence_ids: list[str], found: Found, who: str, why: str) -> ErasureRow:
         """Write the plan and the record of an erasure, which has to be finished from here on.
 
-        Each pipeline gives the erasure a number among its runs, so that a process which planned a run before has lost that number.
+        Each pipeline gives the erasure a number among its runs, so that a process which planned a run before
+        has lost that number.
         """
         for name, of_pipeline in found.pipelines.items():
             self.ledger.claim(name, of_pipeline.run)
             self.ledger.create_run(
-                name, of_pipeline.run, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=f"{who}: {why}"
+                name,
+                of_pipeline.run,
+                kind=KIND,
+                state=RunState.CLOSED,
+                owner=self.owner,
+                reason=f"{who}: {why}",
             )
         newest = self.erasures.newest(1)
         number = newest[0].erasure + 1 if newest else 1
         plan = ErasurePlan(
-            journal=self.journal, erasure=number, persistence_ids=persistence_ids, pipelines=found.pipelines, counts=found.counts
+            journal=self.journal,
+            erasure=number,
+            persistence_ids=persistence_ids,
+            pipelines=found.pipelines,
+            counts=found.counts,
         )
         file = f"{_plans(self.name)}/{number:08d}-{uuid4().hex[:12]}.json"
         sha256 = write_document(self.files, file, plan)
         row = ErasureRow(
-            self.journal, number, ErasureState.ERASING, self.owner, who, why, len(persistence_ids), found.counts, file, sha256,
-            self.ledger.cassandra.now(), None,
-        )  # fmt: skip
+            self.journal,
+            number,
+            ErasureState.ERASING,
+            self.owner,
+            who,
+            why,
+            len(persistence_ids),
+            found.counts,
+            file,
+            sha256,
+            self.ledger.cassandra.now(),
+            None,
+        )
         self.erasures.begin(row)
         checkpoints.reached("erase.recorded")
         return row
@@ -236,7 +276,8 @@ class _Erasing:
                 differing += self._pipeline(row, plan, name)
             else:
                 total.warnings.append(
-                    f"pipeline {name} is not in the configuration any more: its files and its rows were left as they are"
+                    f"pipeline {name} is not in the configuration any more: its files and its rows were "
+                    "left as they are"
                 )
         checkpoints.reached("erase.before_end")
         self.erasures.finish(row, ids)
@@ -246,7 +287,9 @@ class _Erasing:
         total.add(plan.counts)
 
     def _pipeline(self, row: ErasureRow, plan: ErasurePlan, name: str) -> list[str]:
-        """Erase files, ClickHouse rows and ledger entries of one pipeline; return the batches that then differ in ClickHouse."""
+        """Erase files, ClickHouse rows and ledger entries of one pipeline; return the batches that then
+        differ in ClickHouse.
+        """
         ids, of_pipeline = plan.persistence_ids, plan.pipelines[name]
         sealed = SealedBatches(self.settings, self.ledger, name, ids)
         self.tell(f"erasure {row.erasure}: files of {name}")
@@ -267,11 +310,13 @@ class _Erasing:
         self.clickhouse.sync_replica(table)
         if self.clickhouse.of_ids(table, ids)[0]:
             raise StoreUnavailable(
-                f"{self.clickhouse.where}: {table} still has rows that were to be erased. Nothing is lost; run the same command again"
+                f"{self.clickhouse.where}: {table} still has rows that were to be erased. Nothing is "
+                "lost; run the same command again"
             )
 
     def _ledger(self, row: ErasureRow, name: str, ids: Sequence[str], of_pipeline: OfPipeline) -> None:
-        """End progress and holds under the erasure's number, and correct watermarks, so that `check` counts what is left.
+        """End progress and holds under the erasure's number, and correct watermarks, so that `check` counts
+        what is left.
 
         Persistence ids in records of the ledger are masked, and the erasure is recorded as an intervention.
         """
@@ -284,18 +329,24 @@ class _Erasing:
         for tag in tags:
             mark = marks.get(tag.tag)
             if mark and mark.run < run:
-                less = replace(mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches)
+                less = replace(
+                    mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches
+                )
                 self.ledger.delivered.write_watermark(name, less)
         masked, keyspace = Names(ids).masked, self.settings.cassandra.ledger_keyspace
         self.ledger.amend_interventions(name, masked)
         Checks(self.ledger.cassandra, keyspace, name).amend(masked)
         Failures(self.ledger.cassandra, keyspace, name).amend(masked)
-        what = "; ".join([f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()])
+        what = "; ".join(
+            [f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()]
+        )
         self.ledger.record_intervention(name, run, row.who, what, row.why)
 
 
 @contextmanager
-def _at_work(settings: Settings, pipeline: str, names: Sequence[str], owner: str, delete: bool) -> Iterator[Ledger]:
+def _at_work(
+    settings: Settings, pipeline: str, names: Sequence[str], owner: str, delete: bool
+) -> Iterator[Ledger]:
     """Open the ledger, with the leases of all work on the journal if `delete`; a dry run takes none.
 
     They are the leases of rebuckets, runs, builds, cleanups and audits.
@@ -308,7 +359,9 @@ def _at_work(settings: Settings, pipeline: str, names: Sequence[str], owner: str
             views.check(name, settings.pipeline(name).view)
         chosen = settings.pipeline(pipeline)
         for name in leases if delete else ():
-            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
+            )
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
         yield ledger
 

@@ -1,4 +1,6 @@
-"""The plan of an erasure, a document like the plans of runs: what is erased, and figures that can't be counted later."""
+"""The plan of an erasure, a document like the plans of runs: what is erased, and figures that can't be
+counted later.
+"""
 
 from tagmill.domain.documents import Document
 
@@ -9,7 +11,9 @@ PLACES = (
 
 
 class OfTag(Document):
-    """What ClickHouse loses of a tag: rows, whole batches, and rows that the view no longer has (cleaned up, perhaps)."""
+    """What ClickHouse loses of a tag: rows, whole batches, and rows that the view no longer has (cleaned up,
+    perhaps).
+    """
 
     tag: str
     rows: int
@@ -38,7 +42,10 @@ class OfPipeline(Document):
 
 
 class ErasurePlan(Document):
-    """Plan of an erasure. Never changed, and removed when the erasure is done: it is the last place that names the persistence ids."""
+    """Plan of an erasure.
+
+    Never changed, and removed when the erasure is done: it is the last place that names the persistence ids.
+    """
 
     journal: str
     erasure: int

@@ -12,17 +12,23 @@ _BOUND = r"[\w-]"
 
 
 class Names:
-    """Erased persistence ids in the forms that texts may have: plain, or with the escapes of Python or JSON."""
+    """Erased persistence ids in the forms that texts may have: plain, or with the escapes of Python or
+    JSON.
+    """
 
     def __init__(self, persistence_ids: Iterable[str]) -> None:
         self._forms = sorted({form for one in persistence_ids for form in _forms(one)}, key=len, reverse=True)
 
     def are_in(self, text: str) -> bool:
-        """Return True if the text names one of the persistence ids, or has a word that is spelled like one."""
+        """Return True if the text names one of the persistence ids, or has a word that is spelled like
+        one.
+        """
         return any(form in text and _pattern(form).search(text) for form in self._forms)
 
     def are_in_json(self, text: str) -> bool:
-        """Return True if a JSON document names one in a key or a value; invalid JSON is searched as plain text."""
+        """Return True if a JSON document names one in a key or a value; invalid JSON is searched as plain
+        text.
+        """
         try:
             return self.are_in("\n".join(_strings(json.loads(text))))
         except ValueError:

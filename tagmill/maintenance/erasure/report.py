@@ -13,7 +13,9 @@ NAMED = 20
 
 @dataclass(slots=True)
 class Total:
-    """Totals of all erasures of one call; `differing`: batches that ClickHouse has otherwise than it should."""
+    """Totals of all erasures of one call; `differing`: batches that ClickHouse has otherwise than it
+    should.
+    """
 
     persistence_ids: int = 0
     unknown: int = 0
@@ -30,7 +32,9 @@ class Total:
             self.counts[place] += count
 
     def note_unknown(self, persistence_ids: Collection[str], erased_before: Collection[str]) -> None:
-        """Count persistence ids without any trace, those that an earlier erasure removed apart from the others."""
+        """Count persistence ids without any trace, those that an earlier erasure removed apart from the
+        others.
+        """
         never = [one for one in persistence_ids if one not in erased_before]
         self.erased_before += len(erased_before)
         self.unknown += len(never)
@@ -39,16 +43,23 @@ class Total:
     @property
     def is_nothing(self) -> bool:
         """Whether no named persistence id exists or was erased before, and no erasure had to be finished."""
-        return not (self.erasures or self.erased_before or self.warnings) and self.unknown == self.persistence_ids
+        return (
+            not (self.erasures or self.erased_before or self.warnings)
+            and self.unknown == self.persistence_ids
+        )
 
 
 def nobody(pipeline: str, journal: str, total: Total) -> str:
     """Return the error message of a call that had nothing to erase."""
     if not total.persistence_ids:
-        return f"pipeline {pipeline}: no persistence id was named, and no erasure is to be finished. Nothing was erased"
+        return (
+            f"pipeline {pipeline}: no persistence id was named, and no erasure is to be finished. "
+            "Nothing was erased"
+        )
     first = identifiers.quoted(total.unknown_ids, total.unknown)
     return (
-        f"pipeline {pipeline}: nobody knows any of the {total.persistence_ids} persistence ids (the first: {first}) of journal {journal}. "
+        f"pipeline {pipeline}: nobody knows any of the {total.persistence_ids} persistence ids (the "
+        f"first: {first}) of journal {journal}. "
         "Nothing was erased; are they written as in the column persistence_id?"
     )
 
@@ -57,9 +68,12 @@ def differs(pipeline: str, total: Total) -> str:
     """Return the error message for batches that are not what they should be, although all is erased."""
     done = ", ".join(map(str, total.erasures))
     return (
-        f"pipeline {pipeline}: erasure {done} is done, nothing of these persistence ids is left. But ClickHouse has other rows than it "
-        f"should of {len(total.differing)} batches, the first {total.differing[0]}: they were changed before. "
-        f"Look: tagmill check --pipeline {pipeline}. Repair: tagmill audit --pipeline {pipeline} --repair --why …"
+        f"pipeline {pipeline}: erasure {done} is done, nothing of these persistence ids is left. But "
+        "ClickHouse has other rows than it "
+        f"should of {len(total.differing)} batches, the first {total.differing[0]}: they were changed "
+        "before. "
+        f"Look: tagmill check --pipeline {pipeline}. Repair: tagmill audit --pipeline {pipeline} "
+        "--repair --why …"
     )
 
 
@@ -81,5 +95,6 @@ def result(pipeline: str, journal: str, total: Total, *, delete: bool) -> dict[s
         "erasures": total.erasures,
         "counts": total.counts,
         "warnings": total.warnings,
-        "message": f"journal {journal}, {total.persistence_ids} persistence ids: {counts} {done}{''.join(f'; {text}' for text in beside)}",
+        "message": f"journal {journal}, {total.persistence_ids} persistence ids: {counts} "
+        f"{done}{''.join(f'; {text}' for text in beside)}",
     }

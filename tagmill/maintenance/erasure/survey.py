@@ -20,7 +20,9 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Found:
-    """What exists: counts by place (model.PLACES), the persistence ids that are known, and what each pipeline would lose."""
+    """What exists: counts by place (model.PLACES), the persistence ids that are known, and what each pipeline
+    would lose.
+    """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
     known: set[str] = field(default_factory=set)
@@ -43,7 +45,9 @@ class _Shared:
 class Looking:
     """Counts what exists in all pipelines on one journal."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, names: Sequence[str]) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, names: Sequence[str]
+    ) -> None:
         self.settings, self.ledger, self.clickhouse, self.names = settings, ledger, clickhouse, names
         self.journal = JournalOfIds(settings, ledger, names[0])
 
@@ -65,7 +69,9 @@ class Looking:
     # -- the view
 
     def _rows(self, persistence_ids: Sequence[str], found: Found) -> dict[Key, _Shared]:
-        """Count the rows in all views; return by pipeline and tag how many rows of the view in force are in ClickHouse."""
+        """Count the rows in all views; return by pipeline and tag how many rows of the view in force are in
+        ClickHouse.
+        """
         shared: dict[Key, _Shared] = {}
         remaining = self.journal.rows(persistence_ids)
         while group := list(islice(remaining, ROWS_AT_ONCE)):
@@ -102,9 +108,12 @@ class Looking:
         files, pages, named = Evidence(self.settings, name, persistence_ids).look()
         found.known |= known | sealed.known | named
         found.add(
-            clickhouse_rows=sum(part.rows for part in delivered), batches=sealed.batches, batch_rows=sealed.rows,
-            files=files - sealed.batches, pages=pages,
-        )  # fmt: skip
+            clickhouse_rows=sum(part.rows for part in delivered),
+            batches=sealed.batches,
+            batch_rows=sealed.rows,
+            files=files - sealed.batches,
+            pages=pages,
+        )
         keys = list(of_ledger(self.settings, self.ledger, name, persistence_ids))
         for (_, one), progress in zip(keys, self.ledger.delivered.progress(name, keys), strict=True):
             if progress is not None:
@@ -114,16 +123,22 @@ class Looking:
             if self.ledger.delivered.hold(name, tag, one):
                 found.known.add(one)
                 found.add(holds=1)
-        return OfPipeline(run=run, tags=_of_tags(name, delivered, sealed.emptied, shared), retired=sealed.retired)
+        return OfPipeline(
+            run=run, tags=_of_tags(name, delivered, sealed.emptied, shared), retired=sealed.retired
+        )
 
 
 def of_ledger(settings: Settings, ledger: Ledger, name: str, persistence_ids: Iterable[str]) -> Iterator[Key]:
-    """Yield each (tag, persistence_id) that may have progress or holds in the ledger, also for tags that were configured once."""
+    """Yield each (tag, persistence_id) that may have progress or holds in the ledger, also for tags that were
+    configured once.
+    """
     tags = sorted({*settings.pipeline(name).tags, *ledger.delivered.watermarks(name)})
     return ((tag, one) for one in persistence_ids for tag in tags)
 
 
-def _of_tags(name: str, delivered: Sequence[OfBatch], emptied: dict[str, int], shared: dict[Key, _Shared]) -> list[OfTag]:
+def _of_tags(
+    name: str, delivered: Sequence[OfBatch], emptied: dict[str, int], shared: dict[Key, _Shared]
+) -> list[OfTag]:
     rows: dict[str, int] = {}
     for part in delivered:
         rows[part.tag] = rows.get(part.tag, 0) + part.rows

@@ -1,8 +1,9 @@
-"""One journal cleanup, as the command line and Airflow call it; several persistence ids are cleaned at the same time.
+"""One journal cleanup, as the command line and Airflow call it; several persistence ids are cleaned at the
+same time.
 
-The order for each one is: the record of what is deleted for good, metadata.deleted_to, rows of the view, events, snapshots, and finally
-its name. If the process is killed in between, the next call finds the same events to delete and does the rest; repeating a step changes
-nothing.
+The order for each one is: the record of what is deleted for good, metadata.deleted_to, rows of the view,
+events, snapshots, and finally its name. If the process is killed in between, the next call finds the same
+events to delete and does the rest; repeating a step changes nothing.
 """
 
 import time
@@ -48,11 +49,13 @@ def clean(
     delete: bool,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Delete what `wanted` says of the persistence ids in the pipeline's journal; without `delete`, only count what would go.
+    """Delete what `wanted` says of the persistence ids in the pipeline's journal; without `delete`, only
+    count what would go.
 
-    Out: dry_run, persistence_ids, events, view_rows, snapshots, refused, unknown, `refusals` (the first: persistence_id, tag, reason,
-    text), `unknown_ids` (the first), warnings, message. Raises ConfigurationError if none of the persistence ids is known. A deletion
-    raises GuardRefused while a run is not finished, and LeaseTaken while a pipeline on the journal is at work.
+    Out: dry_run, persistence_ids, events, view_rows, snapshots, refused, unknown, `refusals` (the first:
+    persistence_id, tag, reason, text), `unknown_ids` (the first), warnings, message. Raises
+    ConfigurationError if none of the persistence ids is known. A deletion raises GuardRefused while a run is
+    not finished, and LeaseTaken while a pipeline on the journal is at work.
     """
     chosen = settings.pipeline(pipeline)
     with _ledger(settings, pipeline, owner, delete) as ledger:
@@ -65,7 +68,10 @@ def clean(
         with ThreadPoolExecutor(IDS_SIDE_BY_SIDE, thread_name_prefix="journal-clean") as pool:
             while group := list(islice(remaining, IDS_AT_ONCE)):
                 total.add(list(pool.map(cleaning.one, group)), NAMED)
-                tell(f"{total.persistence_ids} persistence ids, {total.events} events {'deleted' if delete else 'would go'}")
+                tell(
+                    f"{total.persistence_ids} persistence ids, {total.events} events "
+                    f"{'deleted' if delete else 'would go'}"
+                )
                 due = begun + total.persistence_ids / chosen.cleanup.persistence_ids_per_second
                 time.sleep(max(0.0, due - time.monotonic()))
     if total.unknown == total.persistence_ids:
@@ -83,36 +89,63 @@ class _Cleaning:
     """Judges and cleans one persistence id at a time; safe to call from several threads."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted, *, delete: bool
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        store: JournalStore,
+        name: str,
+        wanted: Wanted,
+        *,
+        delete: bool,
     ) -> None:
-        self.settings, self.ledger, self.store, self.wanted, self.delete = settings, ledger, store, wanted, delete
+        self.settings, self.ledger, self.store, self.wanted, self.delete = (
+            settings,
+            ledger,
+            store,
+            wanted,
+            delete,
+        )
         self.size = settings.pipeline(name).bucket_size
         self.guards = Guards(settings, ledger, store, name, wanted)
         needs_tables(ledger.cassandra, settings.cassandra.ledger_keyspace, [DeletedIds.TABLE])
         self.for_good = DeletedIds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace)
 
     def warnings(self) -> Iterator[str]:
-        """Yield the warnings to show before any deletion; raises ConfigurationError if a table is missing that `wanted` needs."""
+        """Yield the warnings to show before any deletion; raises ConfigurationError if a table is missing
+        that `wanted` needs.
+        """
         if self.store.snapshot_table is None and self.wanted.what in (What.BEFORE_SNAPSHOT, What.SNAPSHOTS):
             raise ConfigurationError(
-                f"there is no table {self.store.snapshots_in}. Nothing was deleted; set the pipeline's snapshot_keyspace"
+                f"there is no table {self.store.snapshots_in}. Nothing was deleted; set the pipeline's "
+                "snapshot_keyspace"
             )
         if self.store.snapshot_table is None and self.wanted.what is What.ALL:
-            yield f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were looked for"
+            yield (
+                f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were "
+                "looked for"
+            )
         if self.wanted.views and self.store.view_table not in self.store.tables:
             raise ConfigurationError(
-                f"keyspace {self.store.keyspace} has no table {self.store.view_table}. Nothing was deleted; leave out --views"
+                f"keyspace {self.store.keyspace} has no table {self.store.view_table}. Nothing was "
+                "deleted; leave out --views"
             )
 
     def one(self, persistence_id: str) -> Outcome:
-        """Judge one persistence id and, unless it is refused or this is a dry run, delete what `wanted` says of it."""
+        """Judge one persistence id and, unless it is refused or this is a dry run, delete what `wanted` says
+        of it.
+        """
         deleted_to = self.store.deleted_to(persistence_id)
-        oldest = self.wanted.oldest_kept(self.store.snapshots(persistence_id)) if self.wanted.what is not What.TO else None
+        oldest = (
+            self.wanted.oldest_kept(self.store.snapshots(persistence_id))
+            if self.wanted.what is not What.TO
+            else None
+        )
         asked = self._asked(oldest)
         partitions, last = self._there(persistence_id, deleted_to, asked)
         if not (partitions or deleted_to or oldest or self._is_known(persistence_id)):
             return Outcome(persistence_id, unknown=True)
-        # Never beyond the last event: a running actor would write its next events below deleted_to, and never see them again.
+        # Never beyond the last event: a running actor would write its next events below deleted_to, and never
+        # see them again.
         to = asked if self.wanted.what is What.BEFORE_SNAPSHOT else min(asked, last)
         seen = self.guards.look(persistence_id, partitions, to)
         refused = self.guards.refused(persistence_id, seen)
@@ -134,7 +167,9 @@ class _Cleaning:
         return self.store.is_listed(persistence_id) or self.for_good.deleted_to(persistence_id) is not None
 
     def _asked(self, oldest: Snapshot | None) -> int:
-        """Return the sequence_nr up to which events are to be deleted, whether or not they exist; 0 for none."""
+        """Return the sequence_nr up to which events are to be deleted, whether or not they exist; 0 for
+        none.
+        """
         if self.wanted.what is What.BEFORE_SNAPSHOT:
             return oldest.sequence_nr if oldest else 0
         if self.wanted.what is What.ALL:
@@ -160,11 +195,15 @@ class _Cleaning:
         if oldest is None:
             return 0
         all_go = self.wanted.what is What.ALL
-        return sum(all_go or one.sequence_nr < oldest.sequence_nr for one in self.store.snapshots(persistence_id))
+        return sum(
+            all_go or one.sequence_nr < oldest.sequence_nr for one in self.store.snapshots(persistence_id)
+        )
 
     # -- deleting
 
-    def _delete_events(self, persistence_id: str, deleted_to: int, partitions: list[int], to: int, seen: Seen) -> None:
+    def _delete_events(
+        self, persistence_id: str, deleted_to: int, partitions: list[int], to: int, seen: Seen
+    ) -> None:
         if to > deleted_to:
             self.store.note_deleted_to(persistence_id, to)
         checkpoints.reached("journal_clean.noted")
@@ -191,16 +230,20 @@ class _Cleaning:
 def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
     """Open the ledger, with the leases of all pipelines on the journal if `delete`; a dry run takes none.
 
-    The leases keep withdrawals out, which take back what was delivered. Raises GuardRefused while a run is not finished.
+    The leases keep withdrawals out, which take back what was delivered. Raises GuardRefused while a run is
+    not finished.
     """
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
             chosen = settings.pipeline(name)
-            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
+            )
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
             if row := ledger.open_run(name):
                 raise GuardRefused(
-                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was deleted; first: "
+                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
+                    "deleted; first: "
                     f"tagmill run deliver --pipeline {name}"
                 )
         yield ledger
@@ -211,14 +254,17 @@ def _nobody(pipeline: str, chosen: PipelineSettings, total: Total) -> str:
         return f"pipeline {pipeline}: no persistence id was named. Nothing was deleted"
     first = identifiers.quoted(total.unknown_ids, total.unknown)
     return (
-        f"pipeline {pipeline}: journal {chosen.keyspace} knows none of the {total.persistence_ids} persistence ids (the first: {first}). "
+        f"pipeline {pipeline}: journal {chosen.keyspace} knows none of the {total.persistence_ids} "
+        f"persistence ids (the first: {first}). "
         "Nothing was deleted; are they written as in the column persistence_id?"
     )
 
 
 def _result(pipeline: str, total: Total, warnings: list[str], delete: bool) -> dict[str, Any]:
     done = "deleted" if delete else "would be deleted"
-    left = [f"{total.refused} refused"] * (total.refused > 0) + [f"{total.unknown} not in the journal"] * (total.unknown > 0)
+    left = [f"{total.refused} refused"] * (total.refused > 0) + [f"{total.unknown} not in the journal"] * (
+        total.unknown > 0
+    )
     tail = f"; {', '.join(left)}" if left else ""
     return {
         "pipeline": pipeline,
@@ -232,6 +278,7 @@ def _result(pipeline: str, total: Total, warnings: list[str], delete: bool) -> d
         "refusals": total.refusals,
         "unknown_ids": total.unknown_ids,
         "warnings": warnings,
-        "message": f"pipeline {pipeline}: of {total.persistence_ids} persistence ids {total.events} events, {total.view_rows} rows of the "
+        "message": f"pipeline {pipeline}: of {total.persistence_ids} persistence ids {total.events} "
+        f"events, {total.view_rows} rows of the "
         f"view and {total.snapshots} snapshots {done}{tail}",
     }

@@ -1,4 +1,6 @@
-"""Checks with the ledger, and the other readers, whether a persistence id's events and view rows may be deleted."""
+"""Checks with the ledger, and the other readers, whether a persistence id's events and view rows may be
+deleted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,8 +25,9 @@ UNTOUCHED = "Its events, snapshots and view rows were left untouched"
 class Seen:
     """What is to be deleted of one persistence id.
 
-    events, view_rows: their numbers. written: the newest write of an event (microseconds since 1970). last_tagged: the highest event with
-    a tag. newest: by tag the newest event (ticks). delivered: by tag the delivery state in each pipeline.
+    events, view_rows: their numbers. written: the newest write of an event (microseconds since 1970).
+    last_tagged: the highest event with a tag. newest: by tag the newest event (ticks). delivered: by tag the
+    delivery state in each pipeline.
     """
 
     events: int = 0
@@ -36,19 +39,30 @@ class Seen:
 
 
 class Guards:
-    """Guards of all configured pipelines on one journal; `name` is the pipeline that cleans. Safe to call from several threads."""
+    """Guards of all configured pipelines on one journal; `name` is the pipeline that cleans.
 
-    def __init__(self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted) -> None:
+    Safe to call from several threads.
+    """
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted
+    ) -> None:
         self.settings, self.ledger, self.store, self.name, self.wanted = settings, ledger, store, name, wanted
         self.pipeline = settings.pipeline(name)
         self.pipelines = settings.on_journal(self.pipeline.keyspace)
         built = settings.builder(self.pipeline.keyspace) is not None
-        self.builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace) if built else None
-        self.standings = {one: standing(settings, ledger, one) for one in self.pipelines} if wanted.views else {}
+        self.builds = (
+            Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace) if built else None
+        )
+        self.standings = (
+            {one: standing(settings, ledger, one) for one in self.pipelines} if wanted.views else {}
+        )
         self.readers: dict[str, Sequence[ReadTo] | None] = {}
 
     def look(self, persistence_id: str, partitions: list[int], to: int) -> Seen:
-        """Read the events up to sequence_nr `to`, page by page, the highest first, and collect what the guards need."""
+        """Read the events up to sequence_nr `to`, page by page, the highest first, and collect what the
+        guards need.
+        """
         seen = Seen()
         if to < 1:
             return seen
@@ -68,7 +82,9 @@ class Guards:
         return seen
 
     def refused(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """Return the refusal of the first guard that objects, or None if the persistence id may be cleaned."""
+        """Return the refusal of the first guard that objects, or None if the persistence id may be
+        cleaned.
+        """
         if found := self._written_ahead(persistence_id, seen):
             return found
         if not self.wanted.force_undelivered and (found := self._undelivered(persistence_id, seen)):
@@ -78,16 +94,27 @@ class Guards:
         return None
 
     def _written_ahead(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """Refuse rows with write times in the future: they outrank their deletion, and no force option changes that."""
-        table = self.store.messages if seen.written > now_in_microseconds() else self.store.written_ahead(persistence_id)
+        """Refuse rows with write times in the future: they outrank their deletion, and no force option
+        changes that.
+        """
+        table = (
+            self.store.messages
+            if seen.written > now_in_microseconds()
+            else self.store.written_ahead(persistence_id)
+        )
         if table is None:
             return None
-        said = f"{table} has rows that a clock that was ahead has written: no deletion covers them until that time has come"
+        said = (
+            f"{table} has rows that a clock that was ahead has written: no deletion covers them until "
+            "that time has come"
+        )
         return Refused("", "written_ahead", f"persistence id {persistence_id!r}: {said}. {UNTOUCHED}")
 
     # -- undelivered events
 
-    def _delivered(self, persistence_id: str, tag: str, partitions: list[int], first: Event) -> list[Delivered]:
+    def _delivered(
+        self, persistence_id: str, tag: str, partitions: list[int], first: Event
+    ) -> list[Delivered]:
         """Return the delivery state of the tag in each pipeline that delivers it.
 
         `first`: the highest event with the tag that is to be deleted.
@@ -101,7 +128,9 @@ class Guards:
             hold = self.ledger.delivered.hold(name, tag, persistence_id)
             above = 0
             if progress and progress.missing and progress.sequence_nr > first.sequence_nr:
-                events = self.store.events(persistence_id, partitions, progress.sequence_nr, first.sequence_nr)
+                events = self.store.events(
+                    persistence_id, partitions, progress.sequence_nr, first.sequence_nr
+                )
                 above = sum(tag in event.tags for event in events)
             # Events before another pipeline's start don't bind this one: that pipeline never delivers them.
             start = None if name == self.name else pipeline.start_ticks(tag)
@@ -124,20 +153,28 @@ class Guards:
     # -- unread rows
 
     def _unread(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """Return a refusal if a reader or a run still needs the newest row of a tag; older rows need no check of their own."""
+        """Return a refusal if a reader or a run still needs the newest row of a tag; older rows need no check
+        of their own.
+        """
         for tag, newest in sorted(seen.newest.items()):
             size = self.pipeline.bucket_size
             bucket = Bucket(tag, size.start(newest), size)
             refusal = cleanup_rules.refused_by_readers(bucket, self._readers(tag)) or self._read_again(bucket)
             if refusal:
                 said = f"{_named(persistence_id, tag)}: {refusal.text}"
-                return Refused(tag, refusal.reason.value, f"{said}. {UNTOUCHED}; {FORCE_UNREAD} deletes them all the same")
+                return Refused(
+                    tag,
+                    refusal.reason.value,
+                    f"{said}. {UNTOUCHED}; {FORCE_UNREAD} deletes them all the same",
+                )
         return None
 
     def _readers(self, tag: str) -> Sequence[ReadTo] | None:
         if tag not in self.readers:
             stated = self.pipeline.cleanup.other_readers
-            self.readers[tag] = None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag))
+            self.readers[tag] = (
+                None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag))
+            )
         return self.readers[tag]
 
     def _read_again(self, bucket: Bucket) -> cleanup_rules.Refusal | None:

@@ -1,4 +1,6 @@
-"""Options of a journal cleanup, and its outcome for each persistence id; docs/journal-clean.md has the table."""
+"""Options of a journal cleanup, and its outcome for each persistence id; docs/journal-clean.md has the
+table.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +25,10 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of one journal cleanup. `keep`, `keep_newer_than`: snapshots, for before_snapshot and snapshots; at least `keep` stay."""
+    """Options of one journal cleanup.
+
+    `keep`, `keep_newer_than`: snapshots, for before_snapshot and snapshots; at least `keep` stay.
+    """
 
     what: What
     to: int | None = None
@@ -37,7 +42,8 @@ class Wanted:
     def __post_init__(self) -> None:
         """Raise ConfigurationError for options that are out of range or don't go together."""
         mistakes = {
-            "a sequence_nr to delete to is missing, or below 1": self.what is What.TO and (self.to is None or self.to < 1),
+            "a sequence_nr to delete to is missing, or below 1": self.what is What.TO
+            and (self.to is None or self.to < 1),
             "a sequence_nr is for deleting up to it only": self.what is not What.TO and self.to is not None,
             "at least one snapshot is kept": self.keep < 1,
             "keep and keep-newer-than are about snapshots: with before-snapshot or snapshots only": not self._keeps
@@ -45,7 +51,8 @@ class Wanted:
             "keep-newer-than has no time zone; put a Z behind it for UTC": self.keep_newer_than is not None
             and self.keep_newer_than.tzinfo is None,
             "never-again is for deleting all": self.never_again and self.what is not What.ALL,
-            "deleting snapshots deletes no events, so there are no rows of the view to delete": self.views and not self.of_events,
+            "deleting snapshots deletes no events, so there are no rows of the view to delete": self.views
+            and not self.of_events,
             f"{FORCE_UNREAD} is about rows of the view": self.force_unread and not self.views,
         }
         if said := "; ".join(text for text, is_so in mistakes.items() if is_so):
@@ -61,7 +68,8 @@ class Wanted:
         return self.what in (What.BEFORE_SNAPSHOT, What.SNAPSHOTS)
 
     def oldest_kept(self, newest_first: Iterable[Snapshot]) -> Snapshot | None:
-        """Return the oldest snapshot that stays: at least `keep` stay, and all that are newer than keep_newer_than.
+        """Return the oldest snapshot that stays: at least `keep` stay, and all that are newer than
+        keep_newer_than.
 
         None if there are no snapshots. Source: Cleanup.deleteBeforeSnapshot of the plugin.
         """
@@ -85,7 +93,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome for one persistence id, actual or expected: `to`, events up to here; None: the journal has nothing to delete."""
+    """Outcome for one persistence id, actual or expected: `to`, events up to here; None: the journal has
+    nothing to delete.
+    """
 
     persistence_id: str
     to: int | None = None
@@ -110,7 +120,9 @@ class Total:
     unknown_ids: list[str] = field(default_factory=list)
 
     def add(self, outcomes: Sequence[Outcome], named: int) -> None:
-        """Add outcomes to the sums; keep at most `named` examples each of refused and of unknown persistence ids."""
+        """Add outcomes to the sums; keep at most `named` examples each of refused and of unknown persistence
+        ids.
+        """
         for one in outcomes:
             self.persistence_ids += 1
             if one.unknown:

@@ -1,19 +1,25 @@
-"""Decides which events are delivered, from the ledger's progress and hold of their tag and persistence id. Pure."""
+"""Decides which events are delivered, from the ledger's progress and hold of their tag and persistence id.
+
+Pure.
+"""
 
 from dataclasses import dataclass, field
 
 from tagmill.domain.continuity.model import Progress, Reason
 
-# A hold for one of these reasons means that progress and the view's numbers don't match, so neither proves a delivery.
+# A hold for one of these reasons means that progress and the view's numbers don't match, so neither proves a
+# delivery.
 NUMBERS_IN_DOUBT = (Reason.RENUMBERED.value, Reason.BROKEN_KEY.value)
 
 
 @dataclass(slots=True)
 class Delivered:
-    """Delivery state of one tag and persistence id in one pipeline; its events are passed to `shown`, the highest sequence_nr first.
+    """Delivery state of one tag and persistence id in one pipeline; its events are passed to `shown`, the
+    highest sequence_nr first.
 
-    The numbers 1, 2, 3 … go with the events in order, so an event's number is known by counting back from progress. above: how many
-    events with the tag lie above the first one shown, up to progress; start: ticks, the pipeline wants nothing before (None: all).
+    The numbers 1, 2, 3 … go with the events in order, so an event's number is known by counting back from
+    progress. above: how many events with the tag lie above the first one shown, up to progress; start: ticks,
+    the pipeline wants nothing before (None: all).
     """
 
     pipeline: str
@@ -54,4 +60,7 @@ class Delivered:
             there += ", with numbers below that were never delivered"
         held = f", and held ({self.hold})" if self.hold else ""
         events = "1 event" if self.undelivered == 1 else f"{self.undelivered} events"
-        return f"pipeline {self.pipeline}: {there}{held}; {events} up to sequence_nr {self.highest} would be lost"
+        return (
+            f"pipeline {self.pipeline}: {there}{held}; {events} up to sequence_nr {self.highest} "
+            "would be lost"
+        )

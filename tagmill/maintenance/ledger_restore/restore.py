@@ -1,7 +1,9 @@
-"""Brings a pipeline's ledger forward: for `tagmill ledger restore`, after the ledger's rows were restored or lost (docs/decisions/0036).
+"""Brings a pipeline's ledger forward: for `tagmill ledger restore`, after the ledger's rows were restored or
+lost (docs/decisions/0036).
 
-Rows that another program has written get to be older than what runs write. Batches that ClickHouse has and no run of the ledger become
-known, with the progress that they made. The ledger's last run moves last: a restore that was killed is found wanting by the next delivery.
+Rows that another program has written get to be older than what runs write. Batches that ClickHouse has and no
+run of the ledger become known, with the progress that they made. The ledger's last run moves last: a restore
+that was killed is found wanting by the next delivery.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
 
 
 class Restored(Document):
-    """What a restore found, and does. `foreign`: rows with the write time of another program, `examples` some of them.
+    """What a restore found, and does.
 
-    `runs`, `batches`, `rows`: what ClickHouse has and the ledger doesn't know; `last_run`: the ledger's last run then.
+    `foreign`: rows with the write time of another program, `examples` some of them.
+
+    `runs`, `batches`, `rows`: what ClickHouse has and the ledger doesn't know; `last_run`: the ledger's last
+    run then.
     """
 
     pipeline: str
@@ -54,8 +59,10 @@ class Restored(Document):
         """Return it in a sentence."""
         would = "would be" if self.dry_run else "is"
         return (
-            f"pipeline {self.pipeline}: {self.foreign} rows of the ledger that another program has written; {self.batches} batches "
-            f"({self.rows} rows, {len(self.runs)} runs) that ClickHouse has and the ledger did not know. The ledger {would} brought "
+            f"pipeline {self.pipeline}: {self.foreign} rows of the ledger that another program has "
+            f"written; {self.batches} batches "
+            f"({self.rows} rows, {len(self.runs)} runs) that ClickHouse has and the ledger did not know. "
+            f"The ledger {would} brought "
             f"forward to run {self.last_run}"
         )
 
@@ -64,20 +71,37 @@ class Restoring:
     """One restore of one pipeline, of tag views, a topic or a Kafka Journal."""
 
     def __init__(
-        self, settings: Settings, pipeline: str, owner: str, who: str, why: str, spark: Callable[[], SparkSession]
+        self,
+        settings: Settings,
+        pipeline: str,
+        owner: str,
+        who: str,
+        why: str,
+        spark: Callable[[], SparkSession],
     ) -> None:
-        self.settings, self.name, self.owner, self.who, self.why, self.spark = settings, pipeline, owner, who, why, spark
+        self.settings, self.name, self.owner, self.who, self.why, self.spark = (
+            settings,
+            pipeline,
+            owner,
+            who,
+            why,
+            spark,
+        )
         self.chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
         self.keyspace = settings.cassandra.ledger_keyspace
 
     def run(self, *, dry_run: bool) -> Restored:
         """Do it, under the pipeline's lease; with `dry_run` only say what would be done.
 
-        Raises GuardRefused: a sealed run has to be finished first, or the storage lacks what a topic's ledger needs.
+        Raises GuardRefused: a sealed run has to be finished first, or the storage lacks what a topic's ledger
+        needs.
         """
         of_views = isinstance(self.chosen, PipelineSettings)
         of_batch = TAG_VIEWS if isinstance(self.chosen, PipelineSettings) else layout(self.chosen)
-        with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse, of_batch) as clickhouse:
+        with (
+            Ledger(self.settings.cassandra) as ledger,
+            ClickHouse(self.settings.clickhouse, of_batch) as clickhouse,
+        ):
             if dry_run:
                 return self._survey(ledger, clickhouse)[0]
             lease = Lease(ledger.cassandra, self.keyspace, self.name, self.owner, self.chosen.lease_seconds)
@@ -117,7 +141,8 @@ class Restoring:
         is_behind = bool(batches) or found.last_run > ledger.last_run(self.name)
         if is_behind and (row := ledger.open_run(self.name)) and row.state == RunState.SEALED:
             raise GuardRefused(
-                f"run {row.run} of pipeline {self.name} is SEALED, and ClickHouse has more than it. Nothing was changed; first finish it: "
+                f"run {row.run} of pipeline {self.name} is SEALED, and ClickHouse has more than it. "
+                "Nothing was changed; first finish it: "
                 f"tagmill run deliver --pipeline {self.name}"
             )
         # also where no row is foreign: a deletion by another program has left none
@@ -136,7 +161,9 @@ class Restoring:
         return done
 
     def _record(self, ledger: Ledger, text: str) -> None:
-        """Note who did it under a number of its own, or that of the run which is open and so has to be the last."""
+        """Note who did it under a number of its own, or that of the run which is open and so has to be the
+        last.
+        """
         if row := ledger.open_run(self.name):
             ledger.record_intervention(self.name, row.run, self.who, text, self.why)
             return
@@ -148,7 +175,10 @@ class Restoring:
         yield from ledger.delivered.write_times.small(self.name)
         if isinstance(self.chosen, PipelineSettings):
             yield from ledger.delivered.written(self.name, self.chosen.tags)
-            base, audits = ledger.delivered.write_times.base(self.name), Audits(ledger.cassandra, self.keyspace, self.name)
+            base, audits = (
+                ledger.delivered.write_times.base(self.name),
+                Audits(ledger.cassandra, self.keyspace, self.name),
+            )
             for audit, written in audits.words_written(self.chosen.view.key(self.name), self.chosen.tags):
                 if written > base + audit:
                     yield f"the word of audit {audit}", written

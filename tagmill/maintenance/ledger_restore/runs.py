@@ -1,4 +1,6 @@
-"""Writes runs that the ledger had lost: from a manifest in the storage, with the batches as ClickHouse has them."""
+"""Writes runs that the ledger had lost: from a manifest in the storage, with the batches as ClickHouse has
+them.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -14,8 +16,12 @@ from tagmill.runs.storage import RunFiles
 KIND = "deliver"
 
 
-def add_batches(ledger: Ledger, pipeline: str, run: int, sealed: Iterable[Batch], unknown: Iterable[UnknownBatch]) -> None:
-    """Write the sealed batches of a lost run, VOIDED but for those that ClickHouse has; doing it again writes the same."""
+def add_batches(
+    ledger: Ledger, pipeline: str, run: int, sealed: Iterable[Batch], unknown: Iterable[UnknownBatch]
+) -> None:
+    """Write the sealed batches of a lost run, VOIDED but for those that ClickHouse has; doing it again writes
+    the same.
+    """
     generations = {batch.batch_id: batch.totals.generation for batch in unknown}
     states = (
         (batch, BatchState.IN_CLICKHOUSE, generations[UUID(batch.batch_id)])
@@ -24,20 +30,35 @@ def add_batches(ledger: Ledger, pipeline: str, run: int, sealed: Iterable[Batch]
         for batch in sealed
     )
     ledger.cassandra.write_many(
-        f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, batch_no, batch_id, batch_state, generation, tag, rows, bytes, verified_at)"
+        f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, batch_no, batch_id, batch_state, "
+        "generation, tag, rows, bytes, verified_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            (pipeline, run, b.number, UUID(b.batch_id), state.value, generation, b.tag, b.rows, b.bytes, datetime.now(UTC))
+            (
+                pipeline,
+                run,
+                b.number,
+                UUID(b.batch_id),
+                state.value,
+                generation,
+                b.tag,
+                b.rows,
+                b.bytes,
+                datetime.now(UTC),
+            )
             for b, state, generation in states
         ),
     )
 
 
-def add_run(ledger: Ledger, files: RunFiles, pipeline: str, run: int, state: RunState, manifest: str, plan: str | None) -> None:
+def add_run(
+    ledger: Ledger, files: RunFiles, pipeline: str, run: int, state: RunState, manifest: str, plan: str | None
+) -> None:
     """Write a lost run behind its batches; one that the ledger has stays."""
     attempt, now = uuid4(), datetime.now(UTC)
     ledger.cassandra.transact(
-        f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, state, kind, fence, attempt, owner, manifest_file, manifest_sha256,"
+        f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, state, kind, fence, attempt, owner, "
+        "manifest_file, manifest_sha256,"
         " plan_file, plan_sha256, reason, planned_at, sealed_at, closed_at)"
         " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
         pipeline,
@@ -69,7 +90,9 @@ def give_up_planned(ledger: Ledger, pipeline: str, owner: str) -> None:
     """Abandon a planned run: what it was to read was delivered meanwhile, or is read by the next run."""
     if (row := ledger.open_run(pipeline)) and row.state == RunState.PLANNED:
         row = ledger.raise_fence(row, owner)
-        ledger.finish_run(pipeline, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "ledger restore")
+        ledger.finish_run(
+            pipeline, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "ledger restore"
+        )
 
 
 def advance(ledger: Ledger, pipeline: str, run: int) -> None:

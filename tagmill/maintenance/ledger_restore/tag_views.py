@@ -1,7 +1,8 @@
 """Brings the ledger of a pipeline of tag views forward to what ClickHouse has.
 
-Progress comes from ClickHouse's own rows, so that nothing is delivered again; watermarks stay where the ledger has them, so that the next
-runs read again what the lost runs had read, and nothing is lost. Runs whose manifests are in the storage become runs of the ledger again.
+Progress comes from ClickHouse's own rows, so that nothing is delivered again; watermarks stay where the
+ledger has them, so that the next runs read again what the lost runs had read, and nothing is lost. Runs whose
+manifests are in the storage become runs of the ledger again.
 """
 
 from collections.abc import Iterator
@@ -36,13 +37,26 @@ class ViewRestore:
     """The ledger of one pipeline and the batches that it doesn't know."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, batches: list[UnknownBatch]
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        clickhouse: ClickHouse,
+        name: str,
+        batches: list[UnknownBatch],
     ) -> None:
-        self.settings, self.ledger, self.clickhouse, self.name, self.batches = settings, ledger, clickhouse, name, batches
+        self.settings, self.ledger, self.clickhouse, self.name, self.batches = (
+            settings,
+            ledger,
+            clickhouse,
+            name,
+            batches,
+        )
         self.pipeline, self.files = settings.pipeline(name), RunFiles(settings.storage.root)
 
     def run(self, last_run: int) -> None:
-        """Write progress, watermarks and runs, as of the run that will be the ledger's last; doing it again writes the same."""
+        """Write progress, watermarks and runs, as of the run that will be the ledger's last; doing it again
+        writes the same.
+        """
         self.ledger.delivered.write_progress(self.name, last_run, self._progress())
         checkpoints.reached("restore.progress_written")
         self._watermarks(last_run)
@@ -51,26 +65,37 @@ class ViewRestore:
             self._record(run, list(of_run))
 
     def _progress(self) -> Iterator[tuple[str, str, Progress]]:
-        """Yield progress of each persistence id that has a row in the unknown batches, from all its rows in ClickHouse."""
+        """Yield progress of each persistence id that has a row in the unknown batches, from all its rows in
+        ClickHouse.
+        """
         file = f"{self.name}/restore/progress-{uuid4().hex[:12]}.parquet"
         where, values = self._named()
         of_ids = (
-            f"WHERE (`tag`, `persistence_id`) IN (SELECT `tag`, `persistence_id` FROM {self._table} {where})" if where else ""
+            f"WHERE (`tag`, `persistence_id`) IN (SELECT `tag`, `persistence_id` FROM {self._table} {where})"
+            if where
+            else ""
         )
         pairs = "arrayZip(arrayPushFront(arrayPopBack(numbers), toInt64(0)), numbers)"
         query = (
             "SELECT toString(`tag`) AS of_tag, `persistence_id`, "
-            "arraySort(groupUniqArray(`tag_pid_sequence_nr`)) AS numbers, max(`tag_pid_sequence_nr`) AS number, "
+            "arraySort(groupUniqArray(`tag_pid_sequence_nr`)) AS numbers, max(`tag_pid_sequence_nr`) AS "
+            "number, "
             "argMax(`sequence_nr`, `tag_pid_sequence_nr`) AS last_sequence_nr, "
             "argMax(toString(`offset`), `tag_pid_sequence_nr`) AS last_offset, "
             "arrayStringConcat(arrayMap(p -> concat(toString(p.1 + 1), '-', toString(p.2 - 1)), "
             f"arrayFilter(p -> p.2 > p.1 + 1, {pairs})), ',') AS missing "
             f"FROM {self._table} {of_ids} GROUP BY `tag`, `persistence_id`"
         )
-        outer = f"SELECT of_tag AS tag, `persistence_id`, number, last_sequence_nr, last_offset, missing FROM ({query})"
+        outer = (
+            "SELECT of_tag AS tag, `persistence_id`, number, last_sequence_nr, last_offset, missing "
+            f"FROM ({query})"
+        )
         with self.files.create(file) as sink:
             self.clickhouse.save(
-                outer, values, sink, {"optimize_aggregation_in_order": 1, "output_format_parquet_string_as_string": 1}
+                outer,
+                values,
+                sink,
+                {"optimize_aggregation_in_order": 1, "output_format_parquet_string_as_string": 1},
             )
         with self.files.open(file) as source:
             for part in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE):
@@ -78,9 +103,13 @@ class ViewRestore:
         self.files.remove(file)
 
     def _merged(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, Progress]]:
-        known = self.ledger.delivered.progress(self.name, [(row["tag"], row["persistence_id"]) for row in rows])
+        known = self.ledger.delivered.progress(
+            self.name, [(row["tag"], row["persistence_id"]) for row in rows]
+        )
         for row, of_ledger in zip(rows, known, strict=True):
-            there = Progress(row["number"], row["last_sequence_nr"], 0, row["last_offset"], read_intervals(row["missing"]))
+            there = Progress(
+                row["number"], row["last_sequence_nr"], 0, row["last_offset"], read_intervals(row["missing"])
+            )
             yield row["tag"], row["persistence_id"], merge(of_ledger, there)
 
     def _watermarks(self, last_run: int) -> None:
@@ -90,7 +119,9 @@ class ViewRestore:
             start = self.pipeline.start_ticks(tag) - 1
             mark = marks.get(tag) or Watermark(tag, start, 0, start, 0, None, 0, 0)
             if mark.run < last_run:
-                counted = replace(mark, run=last_run, delivered=mark.delivered + rows, batches=mark.batches + batches)
+                counted = replace(
+                    mark, run=last_run, delivered=mark.delivered + rows, batches=mark.batches + batches
+                )
                 self.ledger.delivered.write_watermark(self.name, counted)
 
     def by_tag(self) -> Iterator[tuple[str, int, int]]:
@@ -106,7 +137,9 @@ class ViewRestore:
         if self.ledger.run(self.name, run) is None and (file := self._manifest(run, batches)):
             manifest = Manifest.model_validate_json(self.files.read(file))
             runs.add_batches(self.ledger, self.name, run, manifest.batches, batches)
-            runs.add_run(self.ledger, self.files, self.name, run, RunState.CLOSED, file, self._plan(run, manifest))
+            runs.add_run(
+                self.ledger, self.files, self.name, run, RunState.CLOSED, file, self._plan(run, manifest)
+            )
             return
         Retired(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).keep(
             RetiredBatch(
@@ -131,14 +164,18 @@ class ViewRestore:
         ends = {tag: (done.after, done.until) for tag, done in manifest.tags.items()}
 
         def fits(content: bytes) -> bool:
-            return {tag: (span.after, span.until) for tag, span in Plan.model_validate_json(content).tags.items()} == ends
+            return {
+                tag: (span.after, span.until) for tag, span in Plan.model_validate_json(content).tags.items()
+            } == ends
 
         return runs.plan_file(self.files, self.name, run, fits)
 
     def _named(self) -> tuple[str, dict[str, Any]]:
         if len(self.batches) > MAX_NAMED:
             return "", {}
-        return "WHERE `batch_id` IN %(batches)s", {"batches": tuple(str(batch.batch_id) for batch in self.batches)}
+        return "WHERE `batch_id` IN %(batches)s", {
+            "batches": tuple(str(batch.batch_id) for batch in self.batches)
+        }
 
     @property
     def _table(self) -> str:

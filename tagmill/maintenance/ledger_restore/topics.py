@@ -1,6 +1,8 @@
-"""Brings the ledger of a topic or a Kafka Journal forward: its lost runs are closed again, from their manifests in the storage.
+"""Brings the ledger of a topic or a Kafka Journal forward: its lost runs are closed again, from their
+manifests in the storage.
 
-Only a manifest knows which records a run has read, and only its batches' files have the ids of what it delivered.
+Only a manifest knows which records a run has read, and only its batches' files have the ids of what it
+delivered.
 """
 
 from __future__ import annotations
@@ -31,9 +33,20 @@ class TopicRestore:
     """The ledger of one pipeline and the batches that it doesn't know."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, name: str, batches: list[UnknownBatch], spark: Callable[[], SparkSession]
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        name: str,
+        batches: list[UnknownBatch],
+        spark: Callable[[], SparkSession],
     ) -> None:
-        self.settings, self.ledger, self.name, self.batches, self.spark = settings, ledger, name, batches, spark
+        self.settings, self.ledger, self.name, self.batches, self.spark = (
+            settings,
+            ledger,
+            name,
+            batches,
+            spark,
+        )
         self.files = RunFiles(settings.storage.root)
 
     def run(self) -> None:
@@ -65,11 +78,16 @@ class TopicRestore:
         found = []
         for run, some in groupby(self.batches, key=lambda batch: batch.place.run):
             of_run = list(some)
-            file = next((file for file in manifest_files(self.files, self.name, run) if self._belongs(file, of_run)), None)
+            file = next(
+                (file for file in manifest_files(self.files, self.name, run) if self._belongs(file, of_run)),
+                None,
+            )
             if file is None:
                 raise GuardRefused(
-                    f"pipeline {self.name}: {self.files.url(self.files.folder(self.name, run))} has no manifest of the batches that "
-                    f"ClickHouse has of run {run}, so what it read is not known. Nothing was changed. Restore that folder from a "
+                    f"pipeline {self.name}: {self.files.url(self.files.folder(self.name, run))} has no "
+                    "manifest of the batches that "
+                    f"ClickHouse has of run {run}, so what it read is not known. Nothing was changed. "
+                    "Restore that folder from a "
                     f"backup, then again: tagmill ledger restore --pipeline {self.name}"
                 )
             found.append((run, file, of_run))

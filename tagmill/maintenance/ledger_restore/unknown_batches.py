@@ -29,7 +29,11 @@ class UnknownBatch:
 def known_batches(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> set[UUID]:
     """Return the batches of all runs of the ledger, also past retention."""
     retired, last = Retired(ledger.cassandra, ledger_keyspace, pipeline), ledger.last_run(pipeline)
-    of_runs = (batch.batch_id for run in range(retired.up_to() + 1, last + 1) for batch in ledger.batches(pipeline, run))
+    of_runs = (
+        batch.batch_id
+        for run in range(retired.up_to() + 1, last + 1)
+        for batch in ledger.batches(pipeline, run)
+    )
     return {*of_runs, *(kept.batch_id for kept in retired.batches(last))}
 
 
@@ -55,7 +59,9 @@ def unknown_batches(
 
 def manifest_files(files: RunFiles, pipeline: str, run: int) -> Iterator[str]:
     """Yield the manifests in a run's folder, the last amended first."""
-    yield from reversed([file for file in files.below(files.folder(pipeline, run)) if file.endswith("/manifest.json")])
+    yield from reversed(
+        [file for file in files.below(files.folder(pipeline, run)) if file.endswith("/manifest.json")]
+    )
 
 
 def belongs(manifest: Sealed, batches: list[UnknownBatch]) -> bool:
@@ -63,7 +69,8 @@ def belongs(manifest: Sealed, batches: list[UnknownBatch]) -> bool:
     sealed = {UUID(batch.batch_id): batch for batch in manifest.batches}
     return all(
         (batch := sealed.get(one.batch_id)) is not None
-        and (batch.number, batch.rows, batch.checksum) == (one.place.number, one.totals.rows, one.totals.checksum)
+        and (batch.number, batch.rows, batch.checksum)
+        == (one.place.number, one.totals.rows, one.totals.checksum)
         for one in batches
     )
 
@@ -71,7 +78,8 @@ def belongs(manifest: Sealed, batches: list[UnknownBatch]) -> bool:
 def _totals(clickhouse: ClickHouse, destination: str) -> Iterator[tuple[UUID, Totals]]:
     """Yield rows and checksum of each batch from the projection; of several generations the newest."""
     query = (
-        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) FROM {identifiers.sql(destination)} "
+        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) FROM "
+        f"{identifiers.sql(destination)} "
         "GROUP BY `batch_id`, `generation` ORDER BY `batch_id`, `generation`"
     )
     for batch_id, generation, rows, checksum in clickhouse.rows(query):
@@ -79,7 +87,9 @@ def _totals(clickhouse: ClickHouse, destination: str) -> Iterator[tuple[UUID, To
 
 
 def _from_storage(files: RunFiles, pipeline: str, batches: set[UUID]) -> dict[UUID, Place]:
-    """Return the places of batches that an earlier version has sent, from the manifests in the storage, the newest first."""
+    """Return the places of batches that an earlier version has sent, from the manifests in the storage, the
+    newest first.
+    """
     places: dict[UUID, Place] = {}
     for folder in reversed([name for name in files.folders(pipeline) if name.startswith("run-")]):
         run = int(folder.removeprefix("run-"))

@@ -1,1 +1,3 @@
-"""Cleanup: deletes view partitions that are proven delivered, and files and ledger rows of runs past retention."""
+"""Cleanup: deletes view partitions that are proven delivered, and files and ledger rows of runs past
+retention.
+"""

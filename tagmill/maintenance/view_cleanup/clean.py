@@ -1,4 +1,6 @@
-"""Cleanup of one pipeline, as the command line and Airflow call it: deletes what may go and reports what stays, and why."""
+"""Cleanup of one pipeline, as the command line and Airflow call it: deletes what may go and reports what
+stays, and why.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,13 +21,20 @@ OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 
 
 def clean(
-    settings: Settings, pipeline: str, *, owner: str, delete: bool, tell: Callable[[str], None] = lambda _: None
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    delete: bool,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without `delete`, only report them.
+    """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without
+    `delete`, only report them.
 
-    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more, `partitions` (one
-    line each), `refused` (one line a tag and reason), warnings, message. Raises GuardRefused for a deletion while cleanup.enabled is
-    false, LeaseTaken while the pipeline, or another one that delivers the same rows, is at work.
+    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past
+    retention, more, `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
+    Raises GuardRefused for a deletion while cleanup.enabled is false, LeaseTaken while the pipeline, or
+    another one that delivers the same rows, is at work.
     """
     if pipeline in settings.streams:
         return _of_stream(settings, pipeline, owner, delete)
@@ -54,42 +63,57 @@ def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> d
     chosen = settings.stream(pipeline)
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         if delete:
-            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds
+            )
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
-        removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(delete=delete)
+        removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(
+            delete=delete
+        )
     return _result(pipeline, Found(), removed, [], delete)
 
 
 def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
-    """Yield a warning for each setting that exceeds the application's own TTL, so that rows expire before Tagmill is done with them."""
+    """Yield a warning for each setting that exceeds the application's own TTL, so that rows expire before
+    Tagmill is done with them.
+    """
     ttl, days = pipeline.cleanup.application_ttl_seconds, pipeline.cleanup.older_than_days
     if ttl is None:
         return
     if days is not None and ttl < days * 86_400:
-        yield f"application_ttl_seconds ({ttl}) is shorter than older_than_days ({days}): the application deletes rows first, proven or not"
+        yield (
+            f"application_ttl_seconds ({ttl}) is shorter than older_than_days ({days}): the "
+            "application deletes rows first, proven or not"
+        )
     if ttl < pipeline.max_hold_age_seconds:
         yield (
-            f"application_ttl_seconds ({ttl}) is shorter than max_hold_age_seconds ({pipeline.max_hold_age_seconds:g}): "
+            f"application_ttl_seconds ({ttl}) is shorter than max_hold_age_seconds "
+            f"({pipeline.max_hold_age_seconds:g}): "
             "rows may expire while they are held"
         )
 
 
 @contextmanager
 def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """Open the ledger, with the leases of all pipelines that deliver the same rows if `delete`; a dry run takes none.
+    """Open the ledger, with the leases of all pipelines that deliver the same rows if `delete`; a dry run
+    takes none.
 
     The leases keep a withdrawal out, which needs those rows in the view.
     """
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
             chosen = settings.pipeline(name)
-            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
+            )
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
         check_journal(ledger.cassandra, settings, pipeline)
         yield ledger
 
 
-def _result(pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool) -> dict[str, Any]:
+def _result(
+    pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool
+) -> dict[str, Any]:
     buckets, rows = len(found.gone), sum(line["rows"] for line in found.gone)
     refused = sorted(found.refused.values(), key=lambda line: (line["tag"], line["reason"]))
     stay = sum(line["buckets"] for line in refused)
@@ -107,6 +131,7 @@ def _result(pipeline: str, found: Found, removed: Removed, warnings: list[str], 
         "partitions": found.gone,
         "refused": refused,
         "warnings": warnings,
-        "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, {stay} stay; "
+        "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, "
+        f"{stay} stay; "
         f"{removed.runs} runs and {removed.audits} audits past retention {done}",
     }

@@ -9,14 +9,16 @@ from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime, ticks
 from tagmill.maintenance.view_cleanup.rules import ReadTo
 
-# Pekko and Akka Projection spread a projection's keys over these partitions (CassandraOffsetStore). TBU is the manifest of the
-# TimeBasedUUID offsets of eventsByTag.
+# Pekko and Akka Projection spread a projection's keys over these partitions (CassandraOffsetStore). TBU is
+# the manifest of the TimeBasedUUID offsets of eventsByTag.
 PARTITIONS = (0, 1, 2, 3, 4)
 TIME_BASED_UUID = "TBU"
 
 
 def positions(cassandra: Cassandra, readers: list[OtherReader], tag: str) -> Iterator[ReadTo]:
-    """Yield how far each reader of the tag has read, as the configuration states it or by the reader's stored offset."""
+    """Yield how far each reader of the tag has read, as the configuration states it or by the reader's stored
+    offset.
+    """
     for reader in readers:
         if reader.tags is not None and tag not in reader.tags:
             continue
@@ -33,11 +35,16 @@ def _stored(cassandra: Cassandra, name: str, store: OffsetStore, tag: str) -> Re
         row
         for partition in PARTITIONS
         for row in cassandra.application.execute(
-            f'SELECT "offset", manifest FROM {table} WHERE projection_name = ? AND partition = ? AND projection_key = ?',
-            store.projection_name, partition, key,
+            f'SELECT "offset", manifest FROM {table} WHERE projection_name = ? AND partition = ? AND '
+            "projection_key = ?",
+            store.projection_name,
+            partition,
+            key,
         )
-    ]  # fmt: skip
-    where = f"{store.keyspace}.{store.table}, projection_name {store.projection_name!r}, projection_key {key!r}"
+    ]
+    where = (
+        f"{store.keyspace}.{store.table}, projection_name {store.projection_name!r}, projection_key {key!r}"
+    )
     if not found:
         return ReadTo(name, None, f"it has no offset yet in {where}")
     if found[0].manifest != TIME_BASED_UUID:

@@ -1,8 +1,9 @@
-"""Removes what is past retention_days: rows and files of finished runs, the gate's pages, old audits, job reports.
+"""Removes what is past retention_days: rows and files of finished runs, the gate's pages, old audits, job
+reports.
 
-One row of each batch stays as its proof, so that `check` still judges every delivered row. The order is: write the proof, delete the run
-from the ledger, remove its files. If the process is killed in between, the next cleanup removes folders named after a run that the ledger
-no longer has.
+One row of each batch stays as its proof, so that `check` still judges every delivered row. The order is:
+write the proof, delete the run from the ledger, remove its files. If the process is killed in between, the
+next cleanup removes folders named after a run that the ledger no longer has.
 """
 
 import re
@@ -33,7 +34,9 @@ _RUN_FOLDER = re.compile(r"run-(\d{8,})")
 
 @dataclass(slots=True)
 class Removed:
-    """Counts of runs, batches and audits that were removed, or would be; `more`: runs beyond RUNS_AT_ONCE are left for the next cleanup."""
+    """Counts of runs, batches and audits that were removed, or would be; `more`: runs beyond RUNS_AT_ONCE are
+    left for the next cleanup.
+    """
 
     runs: int = 0
     batches: int = 0
@@ -78,8 +81,8 @@ class Retention:
     def _due(self) -> Iterator[tuple[RunRow, list[BatchRow]]]:
         """Yield finished runs past retention with their batches, the oldest first.
 
-        The newest run stays, since its number determines the next one. While a run is open, none is yielded: it may withdraw batches of
-        older runs. A run with a batch that is NEW is skipped.
+        The newest run stays, since its number determines the next one. While a run is open, none is yielded:
+        it may withdraw batches of older runs. A run with a batch that is NEW is skipped.
         """
         if self.ledger.open_run(self.name):
             return
@@ -98,10 +101,12 @@ class Retention:
         if there:
             sealed = {batch.number: batch for batch in self.read(self.files, row).batches}
             checksums = {number: batch.checksum for number, batch in sealed.items()}
-            # Times are written before the proof, since a retired batch without times counts as past the destination's retention.
+            # Times are written before the proof, since a retired batch without times counts as past the
+            # destination's retention.
             self.times.write(row.run, readable_times(self.files, (sealed[batch.number] for batch in there)))
             self.retired.keep(
-                RetiredBatch(row.run, b.number, b.batch_id, b.generation, b.tag, b.rows, checksums[b.number]) for b in there
+                RetiredBatch(row.run, b.number, b.batch_id, b.generation, b.tag, b.rows, checksums[b.number])
+                for b in there
             )
         checkpoints.reached("retention.before_delete")
         self.ledger.delete_run(row)
@@ -116,15 +121,20 @@ class Retention:
             self.retired.move_up_to(mark)
 
     def _sweep(self, old_audits: list[AuditRow]) -> None:
-        """Remove the files of runs that left the ledger, the given audits with their pages, and job reports past retention.
+        """Remove the files of runs that left the ledger, the given audits with their pages, and job reports
+        past retention.
 
         Files of a run under way stay: it is the newest run, or newer.
         """
         mark, docs_dir = self.retired.up_to(), f"{self.name}/docs"
         for folder, number in self._gone(self.name, mark):
-            self.ledger.delete_batches(self.name, number)  # a process that deleted the run may have been killed before this
+            self.ledger.delete_batches(
+                self.name, number
+            )  # a process that deleted the run may have been killed before this
             self.files.remove_folder(f"{self.name}/{folder}")
-        pages = [page for page, _ in self._gone(docs_dir, mark)] + [f"audit-{row.audit:08d}" for row in old_audits]
+        pages = [page for page, _ in self._gone(docs_dir, mark)] + [
+            f"audit-{row.audit:08d}" for row in old_audits
+        ]
         if pages:
             docs.forget(self.files.docs(self.name), pages)
         for row in old_audits:

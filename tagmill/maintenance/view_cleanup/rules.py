@@ -1,7 +1,9 @@
-"""Decides which partitions of a view may be deleted, and why the others stay. Pure; docs/cleanup.md has the table.
+"""Decides which partitions of a view may be deleted, and why the others stay.
 
-Each guard is a function that returns a Refusal or None. A partition is deleted only if all of them return None; the first Refusal gives
-the reason. Moments are ticks (100 ns since 1970), timebuckets milliseconds.
+Pure; docs/cleanup.md has the table.
+
+Each guard is a function that returns a Refusal or None. A partition is deleted only if all of them return
+None; the first Refusal gives the reason. Moments are ticks (100 ns since 1970), timebuckets milliseconds.
 """
 
 from bisect import bisect_right
@@ -68,7 +70,8 @@ class Held:
 class Delivered:
     """Delivery state of one tag in one pipeline.
 
-    start: where its delivery begins. needs_from: from here on runs read again (None: no watermark yet). holds: disjoint, in order.
+    start: where its delivery begins. needs_from: from here on runs read again (None: no watermark yet).
+    holds: disjoint, in order.
     open_run: the run that is not finished; one that withdraws batches needs their events in the view.
     """
 
@@ -81,7 +84,9 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadTo:
-    """How far another reader of the view has read a tag: everything up to `ticks`; None: unknown, and `why` gives the reason."""
+    """How far another reader of the view has read a tag: everything up to `ticks`; None: unknown, and `why`
+    gives the reason.
+    """
 
     name: str
     ticks: int | None
@@ -92,7 +97,8 @@ class ReadTo:
 class TagState:
     """What is known of a tag before any of its partitions is examined.
 
-    cleaning: the pipeline that cleans; others: those that deliver the tag from the same journal; readers: None if not stated.
+    cleaning: the pipeline that cleans; others: those that deliver the tag from the same journal; readers:
+    None if not stated.
     """
 
     cleaning: Delivered
@@ -106,7 +112,9 @@ class TagState:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of a pipeline's newest audit of a partition: its rows, and whether ClickHouse has all of them and nothing is missing."""
+    """Result of a pipeline's newest audit of a partition: its rows, and whether ClickHouse has all of them
+    and nothing is missing.
+    """
 
     audited_at: datetime
     rows: int
@@ -117,7 +125,8 @@ class Proof:
 class Now:
     """Current content of a partition.
 
-    newest_write: microseconds since 1970; in_clickhouse: rows by pipeline; cleaned: rows that earlier cleanups deleted of it.
+    newest_write: microseconds since 1970; in_clickhouse: rows by pipeline; cleaned: rows that earlier
+    cleanups deleted of it.
     """
 
     rows: int
@@ -132,35 +141,48 @@ def limit(now: datetime, older_than_days: int) -> int:
 
 
 def refused_by_tag(bucket: Bucket, state: TagState) -> Refusal | None:
-    """Return a refusal if the tag's readers or deliveries forbid deleting the bucket; the partition itself is not read."""
+    """Return a refusal if the tag's readers or deliveries forbid deleting the bucket; the partition itself is
+    not read.
+    """
     return refused_by_readers(bucket, state.readers) or _deliveries(bucket, state)
 
 
 def refused_by_audit(bucket: Bucket, state: TagState, proofs: dict[str, Proof]) -> Refusal | None:
-    """Return a refusal if a pipeline that delivers the bucket has no audit of it, or its newest audit disagrees."""
+    """Return a refusal if a pipeline that delivers the bucket has no audit of it, or its newest audit
+    disagrees.
+    """
     for pipeline in state.must_prove(bucket):
         proof = proofs.get(pipeline)
         if proof is None:
             return Refusal(
-                Reason.NOT_AUDITED, f"no audit of pipeline {pipeline} has proven it; run: tagmill audit --pipeline {pipeline}"
+                Reason.NOT_AUDITED,
+                f"no audit of pipeline {pipeline} has proven it; run: tagmill audit --pipeline {pipeline}",
             )
         if not proof.agrees:
             return Refusal(
-                Reason.AUDIT_DISAGREES, f"the audit of pipeline {pipeline} of {proof.audited_at:%Y-%m-%d %H:%M} does not agree"
+                Reason.AUDIT_DISAGREES,
+                f"the audit of pipeline {pipeline} of {proof.audited_at:%Y-%m-%d %H:%M} does not agree",
             )
     return None
 
 
 def refused_by_rows(proofs: dict[str, Proof], now: Now) -> Refusal | None:
-    """Return a refusal if the partition has changed since its audits, or ClickHouse no longer has all of its rows."""
+    """Return a refusal if the partition has changed since its audits, or ClickHouse no longer has all of its
+    rows.
+    """
     for pipeline, proof in proofs.items():
         if now.rows != proof.rows:
             return Refusal(
-                Reason.CHANGED, f"it has {now.rows} rows, the audit of pipeline {pipeline} saw {proof.rows}; audit again"
+                Reason.CHANGED,
+                f"it has {now.rows} rows, the audit of pipeline {pipeline} saw {proof.rows}; audit again",
             )
         if now.newest_write > microseconds(proof.audited_at):
-            return Refusal(Reason.CHANGED, f"rows were written after the audit of pipeline {pipeline}; audit again")
-    return refused_by_clickhouse({pipeline: now.in_clickhouse.get(pipeline, 0) for pipeline in proofs}, now.rows + now.cleaned)
+            return Refusal(
+                Reason.CHANGED, f"rows were written after the audit of pipeline {pipeline}; audit again"
+            )
+    return refused_by_clickhouse(
+        {pipeline: now.in_clickhouse.get(pipeline, 0) for pipeline in proofs}, now.rows + now.cleaned
+    )
 
 
 def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refusal | None:
@@ -168,13 +190,16 @@ def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refu
     for pipeline, found in in_clickhouse.items():
         if found < wanted:
             return Refusal(
-                Reason.NOT_IN_CLICKHOUSE, f"ClickHouse has {found} of its {wanted} rows for pipeline {pipeline}; audit again"
+                Reason.NOT_IN_CLICKHOUSE,
+                f"ClickHouse has {found} of its {wanted} rows for pipeline {pipeline}; audit again",
             )
     return None
 
 
 def delete_up_to(proofs: dict[str, Proof]) -> datetime:
-    """Return the moment up to which writes are deleted: that of the oldest audit, so that rows written after any audit survive."""
+    """Return the moment up to which writes are deleted: that of the oldest audit, so that rows written after
+    any audit survive.
+    """
     return min(proof.audited_at for proof in proofs.values())
 
 
@@ -184,7 +209,9 @@ def microseconds(moment: datetime) -> int:
 
 
 def merged(holds: Iterable[Held]) -> list[Held]:
-    """Merge holds into disjoint ranges in order that cover the same buckets; each range names one of its persistence ids."""
+    """Merge holds into disjoint ranges in order that cover the same buckets; each range names one of its
+    persistence ids.
+    """
     result: list[Held] = []
     for one in sorted(holds, key=lambda held: held.first):
         if result and one.first <= result[-1].last:
@@ -198,7 +225,8 @@ def merged(holds: Iterable[Held]) -> list[Held]:
 def refused_by_readers(bucket: Bucket, readers: Sequence[ReadTo] | None) -> Refusal | None:
     """Return a refusal if the other readers are not stated, or one of them may still need the bucket.
 
-    A reader must be one more bucket ahead, since readers go back to the start of the bucket before their current one.
+    A reader must be one more bucket ahead, since readers go back to the start of the bucket before their
+    current one.
     """
     if readers is None:
         return Refusal(
@@ -209,14 +237,17 @@ def refused_by_readers(bucket: Bucket, readers: Sequence[ReadTo] | None) -> Refu
         if reader.ticks is None:
             return Refusal(Reason.READER_BEHIND, f"reader {reader.name}: {reader.why}")
         if reader.ticks < bucket.end + bucket.size.ticks:
-            return Refusal(Reason.READER_BEHIND, f"reader {reader.name} has read to {_moment(reader.ticks)} only")
+            return Refusal(
+                Reason.READER_BEHIND, f"reader {reader.name} has read to {_moment(reader.ticks)} only"
+            )
     return None
 
 
 def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
     if bucket.begin < state.cleaning.start:
         return Refusal(
-            Reason.BEFORE_START, f"pipeline {state.cleaning.pipeline} begins at {_moment(state.cleaning.start)}: never delivered"
+            Reason.BEFORE_START,
+            f"pipeline {state.cleaning.pipeline} begins at {_moment(state.cleaning.start)}: never delivered",
         )
     for one in (state.cleaning, *state.others):
         if one.start >= bucket.end:
@@ -225,7 +256,8 @@ def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
             return refused
         if held := _held(bucket, one.holds):
             return Refusal(
-                Reason.HELD, f"pipeline {one.pipeline} holds {held.persistence_id!r}, whose missing rows may lie in it"
+                Reason.HELD,
+                f"pipeline {one.pipeline} holds {held.persistence_id!r}, whose missing rows may lie in it",
             )
     return None
 
@@ -238,7 +270,9 @@ def still_read(bucket: Bucket, one: Delivered) -> Refusal | None:
     if one.open_run is not None:
         return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
     if one.needs_from is None or bucket.end > one.needs_from:
-        there = "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
+        there = (
+            "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
+        )
         return Refusal(Reason.STILL_READ, f"pipeline {one.pipeline} {there}")
     return None
 
@@ -253,5 +287,7 @@ def _moment(ticks: int) -> str:
 
 
 def past_retention(is_open: bool, finished_at: datetime | None, before: datetime) -> bool:
-    """Return True if a run or an audit finished before the moment `before`; an open one never is past retention."""
+    """Return True if a run or an audit finished before the moment `before`; an open one never is past
+    retention.
+    """
     return not is_open and finished_at is not None and finished_at < before

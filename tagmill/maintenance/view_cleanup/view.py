@@ -1,7 +1,8 @@
-"""Deletes proven partitions of a journal's view, the oldest first; a dry run does everything but the deletion.
+"""Deletes proven partitions of a journal's view, the oldest first; a dry run does everything but the
+deletion.
 
-The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes are deleted. If the process is killed
-in between, the next cleanup deletes the same again.
+The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes are
+deleted. If the process is killed in between, the next cleanup deletes the same again.
 """
 
 import time
@@ -25,7 +26,16 @@ from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.maintenance.view_cleanup import readers, rules
-from tagmill.maintenance.view_cleanup.rules import Bucket, Delivered, Held, Now, Proof, Reason, Refusal, TagState
+from tagmill.maintenance.view_cleanup.rules import (
+    Bucket,
+    Delivered,
+    Held,
+    Now,
+    Proof,
+    Reason,
+    Refusal,
+    TagState,
+)
 from tagmill.runs import checkpoints
 
 JUDGED_AT_ONCE = 256
@@ -38,7 +48,9 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Found:
-    """Result for all candidates: one line per partition that goes (bounded by a run), one per tag and reason for those that stay."""
+    """Result for all candidates: one line per partition that goes (bounded by a run), one per tag and reason
+    for those that stay.
+    """
 
     gone: list[dict[str, Any]] = field(default_factory=list)
     refused: dict[tuple[str, Reason], dict[str, Any]] = field(default_factory=dict)
@@ -49,11 +61,20 @@ class Found:
         self.gone.append({"tag": tag, "timebucket": timebucket, "begins": _begins(timebucket), "rows": rows})
 
     def stays(self, bucket: Bucket, why: Refusal) -> None:
-        """Count a partition that stays under its tag and reason; the oldest one of the line gives the sentence."""
+        """Count a partition that stays under its tag and reason; the oldest one of the line gives the
+        sentence.
+        """
         begins = _begins(bucket.timebucket)
         line = self.refused.setdefault(
             (bucket.tag, why.reason),
-            {"tag": bucket.tag, "reason": why.reason.value, "buckets": 0, "oldest": begins, "newest": begins, "text": why.text},
+            {
+                "tag": bucket.tag,
+                "reason": why.reason.value,
+                "buckets": 0,
+                "oldest": begins,
+                "newest": begins,
+                "text": why.text,
+            },
         )
         line["buckets"] += 1
         line["newest"] = max(line["newest"], begins)
@@ -62,7 +83,9 @@ class Found:
 
 
 class Standing(NamedTuple):
-    """Delivery state of a pipeline: watermarks by tag, ticks from which late rows are read again by tag, and the run that is open."""
+    """Delivery state of a pipeline: watermarks by tag, ticks from which late rows are read again by tag, and
+    the run that is open.
+    """
 
     marks: dict[str, Watermark]
     late: dict[str, int]
@@ -72,12 +95,16 @@ class Standing(NamedTuple):
 class ViewCleanup:
     """Cleans up the view of one pipeline's journal, for the pipeline's tags."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime
+    ) -> None:
         self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
         self.pipeline = settings.pipeline(name)
         self.views = Views(ledger.cassandra, self.pipeline.journal)
         self.views.columns()  # raises unless the keyspace is a journal's
-        self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view)
+        self.cleaned = Cleaned(
+            ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view
+        )
         self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
         self.beside = beside(settings, name)
         self.standings = {one: standing(settings, ledger, one) for one in (name, *self.beside)}
@@ -87,7 +114,9 @@ class ViewCleanup:
         self.found = Found()
 
     def run(self, *, delete: bool, tell: Tell) -> Found:
-        """Finish the deletions decided earlier, then delete proven partitions, at most max_buckets_per_run of them."""
+        """Finish the deletions decided earlier, then delete proven partitions, at most max_buckets_per_run of
+        them.
+        """
         for cleaning in self.decided:
             if self._is_still_delivered(cleaning):
                 self._goes(cleaning, cleaning.rows, delete=delete)
@@ -108,18 +137,24 @@ class ViewCleanup:
         stated = self.pipeline.cleanup.other_readers
         return TagState(
             cleaning=self._delivered(self.name, tag),
-            others=[self._delivered(name, tag) for name in self.beside if tag in self.settings.pipeline(name).tags],
+            others=[
+                self._delivered(name, tag) for name in self.beside if tag in self.settings.pipeline(name).tags
+            ],
             readers=None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag)),
         )
 
     def _delivered(self, name: str, tag: str) -> Delivered:
-        return delivered(self.settings.pipeline(name), name, tag, self.standings[name], self._holds(name, tag))
+        return delivered(
+            self.settings.pipeline(name), name, tag, self.standings[name], self._holds(name, tag)
+        )
 
     def _holds(self, name: str, tag: str) -> list[Held]:
         pipeline, found = self.settings.pipeline(name), list[Held]()
         remaining = self.ledger.delivered.holds(name, [tag])
         while group := list(islice(remaining, HOLDS_AT_ONCE)):
-            progress = self.ledger.delivered.progress(name, ((hold.tag, hold.persistence_id) for hold in group))
+            progress = self.ledger.delivered.progress(
+                name, ((hold.tag, hold.persistence_id) for hold in group)
+            )
             for hold, known in zip(group, progress, strict=True):
                 gap = gap_buckets(pipeline.bucket_size, known, hold, pipeline.start_ticks(tag))
                 found.append(Held(gap[0], gap[-1], hold.persistence_id))
@@ -127,13 +162,19 @@ class ViewCleanup:
         return found
 
     def _proven(self) -> Iterator[tuple[Bucket, dict[str, Proof]]]:
-        """Yield the candidates that the audits of all their pipelines prove, with these proofs, in no particular order."""
+        """Yield the candidates that the audits of all their pipelines prove, with these proofs, in no
+        particular order.
+        """
         size, decided = self.pipeline.bucket_size, {(one.tag, one.timebucket) for one in self.decided}
         undecided = (key for key in self.views.partitions() if key[0] in self.states and key not in decided)
         all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in undecided)
         candidates = (bucket for bucket in all_of_them if bucket.end <= self.limit)
         while group := list(islice(candidates, JUDGED_AT_ONCE)):
-            allowed = [bucket for bucket in group if self._passes(bucket, rules.refused_by_tag(bucket, self.states[bucket.tag]))]
+            allowed = [
+                bucket
+                for bucket in group
+                if self._passes(bucket, rules.refused_by_tag(bucket, self.states[bucket.tag]))
+            ]
             for bucket, proofs in zip(allowed, self._proofs(allowed), strict=True):
                 if self._passes(bucket, rules.refused_by_audit(bucket, self.states[bucket.tag], proofs)):
                     yield bucket, proofs
@@ -145,13 +186,16 @@ class ViewCleanup:
             wanted = [(at, b) for at, b in enumerate(buckets) if name in self.states[b.tag].must_prove(b)]
             rows = self.cleaned.audited(name, ((bucket.tag, bucket.timebucket) for _, bucket in wanted))
             for (at, _), row in zip(wanted, rows, strict=True):
-                # An audit from the future ran under a wrong clock, so it does not cover the rows written since then.
+                # An audit from the future ran under a wrong clock, so it does not cover the rows written
+                # since then.
                 if row and row.audited_at <= self.now:
                     found[at][name] = Proof(row.audited_at, row.rows, row.agrees)
         return found
 
     def _unchanged(self, group: list[tuple[Bucket, dict[str, Proof]]]) -> Iterator[tuple[Cleaning, int]]:
-        """Yield a Cleaning, and the current number of rows, for each partition that is still as its audits saw it."""
+        """Yield a Cleaning, and the current number of rows, for each partition that is still as its audits
+        saw it.
+        """
         counts = self.views.written((bucket.tag, bucket.timebucket) for bucket, _ in group)
         there = self._in_clickhouse(group)
         for (bucket, proofs), (rows, newest_write) in zip(group, counts, strict=True):
@@ -168,18 +212,24 @@ class ViewCleanup:
 
         Batches may have been withdrawn since the decision, and those are delivered from the view again.
         """
-        bucket, state = Bucket(cleaning.tag, cleaning.timebucket, self.pipeline.bucket_size), self.states[cleaning.tag]
+        bucket, state = (
+            Bucket(cleaning.tag, cleaning.timebucket, self.pipeline.bucket_size),
+            self.states[cleaning.tag],
+        )
         must_prove = state.must_prove(bucket)
         there = self._in_clickhouse([(bucket, must_prove)])
         rows = {name: there.get((name, cleaning.tag, cleaning.timebucket), 0) for name in must_prove}
         counted = self._unless_erased(bucket, rules.refused_by_clickhouse(rows, cleaning.rows), must_prove)
         return self._passes(bucket, rules.refused_by_tag(bucket, state) or counted)
 
-    def _unless_erased(self, bucket: Bucket, refused: Refusal | None, pipelines: Collection[str]) -> Refusal | None:
-        """Drop a NOT_IN_CLICKHOUSE refusal if an erasure explains it: ClickHouse must have each row that the partition still holds.
+    def _unless_erased(
+        self, bucket: Bucket, refused: Refusal | None, pipelines: Collection[str]
+    ) -> Refusal | None:
+        """Drop a NOT_IN_CLICKHOUSE refusal if an erasure explains it: ClickHouse must have each row that the
+        partition still holds.
 
-        ClickHouse may lack rows that were cleaned before and erased later. Erasures record how many rows of a tag they took, not from
-        which partitions.
+        ClickHouse may lack rows that were cleaned before and erased later. Erasures record how many rows of a
+        tag they took, not from which partitions.
         """
         if refused is None or refused.reason != Reason.NOT_IN_CLICKHOUSE:
             return refused
@@ -188,12 +238,19 @@ class ViewCleanup:
         rows = self.views.rows(bucket.tag, bucket.timebucket)
         while group := list(islice(rows, ROWS_AT_ONCE)):
             events = {(row.tag, row.persistence_id, row.sequence_nr or 0) for row in group}
-            if any(events - self.clickhouse.present(self.settings.pipeline(name).destination, events) for name in pipelines):
+            if any(
+                events - self.clickhouse.present(self.settings.pipeline(name).destination, events)
+                for name in pipelines
+            ):
                 return refused
         return None
 
-    def _in_clickhouse(self, group: Iterable[tuple[Bucket, Iterable[str]]]) -> dict[tuple[str, str, int], int]:
-        """Return the rows in ClickHouse by pipeline, tag and timebucket, for the pipelines that each bucket is paired with."""
+    def _in_clickhouse(
+        self, group: Iterable[tuple[Bucket, Iterable[str]]]
+    ) -> dict[tuple[str, str, int], int]:
+        """Return the rows in ClickHouse by pipeline, tag and timebucket, for the pipelines that each bucket
+        is paired with.
+        """
         wanted: dict[tuple[str, str], list[int]] = {}
         for bucket, pipelines in group:
             for name in pipelines:
@@ -202,7 +259,9 @@ class ViewCleanup:
         return {
             (name, tag, bucket): rows
             for (name, tag), buckets in wanted.items()
-            for bucket, rows in self.clickhouse.bucket_rows(self.settings.pipeline(name).destination, tag, buckets, size).items()
+            for bucket, rows in self.clickhouse.bucket_rows(
+                self.settings.pipeline(name).destination, tag, buckets, size
+            ).items()
         }
 
     def _passes(self, bucket: Bucket, refusal: Refusal | None) -> bool:
@@ -226,15 +285,20 @@ class ViewCleanup:
 
 def standing(settings: Settings, ledger: Ledger, name: str) -> Standing:
     """Read a pipeline's watermarks, late rows and unfinished run."""
-    late = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace).late(name)
+    late = Builds(
+        ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace
+    ).late(name)
     unfinished = ledger.open_run(name)
     return Standing(ledger.delivered.watermarks(name), late, unfinished.run if unfinished else None)
 
 
-def delivered(pipeline: PipelineSettings, name: str, tag: str, stands: Standing, holds: Sequence[Held] = ()) -> Delivered:
+def delivered(
+    pipeline: PipelineSettings, name: str, tag: str, stands: Standing, holds: Sequence[Held] = ()
+) -> Delivered:
     """Return the delivery state of a tag in a pipeline.
 
-    needs_from is the earliest moment that runs read again: their look-back windows, and what builds have written late.
+    needs_from is the earliest moment that runs read again: their look-back windows, and what builds have
+    written late.
     """
     mark = stands.marks.get(tag)
     again: list[int] = []
@@ -255,20 +319,29 @@ def beside(settings: Settings, name: str) -> list[str]:
 
 
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
-    """Yield a warning for each tag whose undelivered rows the application's own TTL deletes within min_ttl_warning_seconds."""
+    """Yield a warning for each tag whose undelivered rows the application's own TTL deletes within
+    min_ttl_warning_seconds.
+    """
     pipeline = settings.pipeline(name)
     views, marks = Views(ledger.cassandra, pipeline.journal), ledger.delivered.watermarks(name)
-    after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}
+    after = {
+        tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags
+    }
     oldest: dict[str, int] = {}
     for tag, bucket in views.partitions():
         if tag in after and bucket >= pipeline.bucket_size.start(after[tag]):
             oldest[tag] = min(bucket, oldest.get(tag, bucket))
-    parts: list[tuple[str, int, int, int | None]] = [(tag, bucket, after[tag], None) for tag, bucket in oldest.items()]
+    parts: list[tuple[str, int, int, int | None]] = [
+        (tag, bucket, after[tag], None) for tag, bucket in oldest.items()
+    ]
     parts += (part for tag in pipeline.tags if (part := first_held(ledger, name, pipeline, tag)))
     soon = pipeline.quality.min_ttl_warning_seconds
     for (tag, *_), (rows, ttl) in zip(parts, views.count(parts), strict=True):
         if rows and ttl is not None and ttl < soon:
-            yield f"tag {tag!r}: undelivered rows expire in {ttl} s by the application's events-by-tag.time-to-live"
+            yield (
+                f"tag {tag!r}: undelivered rows expire in {ttl} s by the application's "
+                "events-by-tag.time-to-live"
+            )
 
 
 def _begins(timebucket: int) -> str:

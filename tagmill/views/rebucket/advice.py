@@ -1,4 +1,6 @@
-"""List what to change in the configurations of the application and of Tagmill once a view is in another table. Pure functions."""
+"""List what to change in the configurations of the application and of Tagmill once a view is in another
+table. Pure functions.
+"""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -35,5 +37,9 @@ def switched(view: View, pipelines: Iterable[str]) -> list[str]:
 
 
 def of_another_prefix(line: str, prefix: Prefix | None) -> bool:
-    """Return whether a line is a setting of the plugin under another prefix than the given one; never for None."""
-    return prefix is not None and any(line.startswith(f"{other.value}.") for other in Prefix if other is not prefix)
+    """Return whether a line is a setting of the plugin under another prefix than the given one; never for
+    None.
+    """
+    return prefix is not None and any(
+        line.startswith(f"{other.value}.") for other in Prefix if other is not prefix
+    )

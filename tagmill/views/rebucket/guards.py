@@ -1,4 +1,7 @@
-"""Refuse a copy or a switch that would be unsafe. Each function's error says what was found and what to do."""
+"""Refuse a copy or a switch that would be unsafe.
+
+Each function's error says what was found and what to do.
+"""
 
 from datetime import datetime, timedelta
 
@@ -22,37 +25,52 @@ SKEW = timedelta(minutes=1)
 
 
 def must_have_buckets(survey: Survey, rows: Rows, pipeline: PipelineSettings) -> None:
-    """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the configured size is wrong."""
+    """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the
+    configured size is wrong.
+    """
     source = f"{rows.keyspace}.{rows.source.table}"
     if survey.broken:
-        named = "; ".join(f"tag {row.tag_name!r}, {row.persistence_id!r}, {row.timestamp}" for row in rows.broken(NAMED))
+        named = "; ".join(
+            f"tag {row.tag_name!r}, {row.persistence_id!r}, {row.timestamp}" for row in rows.broken(NAMED)
+        )
         raise DataQualityStop(
-            f"{source}: the timestamp of {survey.broken} rows is no TimeUUID of this age ({named}): they are in no bucket. "
+            f"{source}: the timestamp of {survey.broken} rows is no TimeUUID of this age ({named}): they "
+            "are in no bucket. "
             "Nothing was copied; mend or delete them first (tagmill audit names them)"
         )
     share, size = pipeline.quality.max_wrong_bucket_share_percent, rows.source.size.value
     if survey.misplaced >= MIN_MISPLACED and survey.misplaced * 100 > share * survey.rows:
         raise DataQualityStop(
-            f"{source}: {survey.misplaced} of {survey.rows} rows are not in the {size} bucket of their time: bucket_size is not "
+            f"{source}: {survey.misplaced} of {survey.rows} rows are not in the {size} bucket of their "
+            "time: bucket_size is not "
             f"{size}. Nothing was copied; correct the configuration"
         )
 
 
-def must_be_finished(settings: Settings, ledger: Ledger, journal: str, source: View, pipelines: list[str]) -> None:
-    """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old buckets."""
+def must_be_finished(
+    settings: Settings, ledger: Ledger, journal: str, source: View, pipelines: list[str]
+) -> None:
+    """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old
+    buckets.
+    """
     way = "Nothing was copied; finish it first:"
     ledger_keyspace = settings.cassandra.ledger_keyspace
     cleaned = Cleaned(ledger.cassandra, ledger_keyspace, journal, source)
     for name in pipelines:
         if row := ledger.open_run(name):
             raise GuardRefused(
-                f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run deliver --pipeline {name}"
+                f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run "
+                f"deliver --pipeline {name}"
             )
         if cleaned.is_unfinished(settings.pipeline(name).tags):
-            raise GuardRefused(f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes")
+            raise GuardRefused(
+                f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes"
+            )
     newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
     if newest and newest.state != BuildState.DONE:
-        raise GuardRefused(f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build")
+        raise GuardRefused(
+            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build"
+        )
 
 
 def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None:
@@ -63,16 +81,20 @@ def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None
     line = now.join(before, now.columns, "left_anti").first()
     if line is not None:
         raise GuardRefused(
-            f"journal {journal}: {line['of']} of {line['persistence_id']!r} moved meanwhile (tag {line['tag']!r}, now "
-            f"{line['number']}): the application is at work. Nothing was switched, what is copied stays; stop it in every node, "
+            f"journal {journal}: {line['of']} of {line['persistence_id']!r} moved meanwhile (tag "
+            f"{line['tag']!r}, now "
+            f"{line['number']}): the application is at work. Nothing was switched, what is copied stays; "
+            "stop it in every node, "
             "then run the same command again"
         )
 
 
 def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str) -> None:
-    """Raise GuardRefused when a stray row may have been written after the target was made: then another writer wrote it.
+    """Raise GuardRefused when a stray row may have been written after the target was made: then another
+    writer wrote it.
 
-    Copies keep the write time of their source row. Rows that are about to expire are ignored: a copy lives a little longer than its source.
+    Copies keep the write time of their source row. Rows that are about to expire are ignored: a copy lives a
+    little longer than its source.
     """
     lasting = ~F.col("remaining").between(1, int(SKEW.total_seconds()))
     foreign = strays.where(lasting & (F.col("written") >= int((begun_at - SKEW).timestamp() * 1_000_000)))
@@ -80,20 +102,30 @@ def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str
     if line is not None:
         source, target = rows.source.table, f"{rows.keyspace}.{rows.target.table}"
         raise GuardRefused(
-            f"{target} has {foreign.count()} rows that {source} has not, written since it was made: somebody else writes to it "
-            f"(tag {line['tag_name']!r}, {line['persistence_id']!r}, number {line['tag_pid_sequence_nr']}). Nothing was removed or "
-            f"switched. Let the application write to {source} again, begin anew ({way_out}), and mend what is missing then "
+            f"{target} has {foreign.count()} rows that {source} has not, written since it was made: "
+            "somebody else writes to it "
+            f"(tag {line['tag_name']!r}, {line['persistence_id']!r}, number "
+            f"{line['tag_pid_sequence_nr']}). Nothing was removed or "
+            f"switched. Let the application write to {source} again, begin anew ({way_out}), and mend "
+            "what is missing then "
             "(tagmill audit --repair)"
         )
 
 
 def must_be_there(lost: DataFrame, rows: Rows, pipeline: str) -> None:
-    """Raise GuardRefused when the old table has rows that the view in force lacks. In: the keys (KEY) of such rows."""
+    """Raise GuardRefused when the old table has rows that the view in force lacks.
+
+    In: the keys (KEY) of such rows.
+    """
     line = lost.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").first()
     if line is not None:
         raise GuardRefused(
-            f"{rows.keyspace}.{rows.source.table} has {lost.count()} rows that {rows.target.table} has not, or has with other "
-            f"contents (tag {line['tag_name']!r}, {line['persistence_id']!r}, number {line['tag_pid_sequence_nr']}). Nothing was "
-            f"dropped. Does a node of the application still write to the old table? Look: tagmill audit --pipeline {pipeline}. If somebody "
-            f"took them away on purpose (extra_in_view, perhaps): DROP TABLE {rows.keyspace}.{rows.source.table}"
+            f"{rows.keyspace}.{rows.source.table} has {lost.count()} rows that {rows.target.table} has "
+            "not, or has with other "
+            f"contents (tag {line['tag_name']!r}, {line['persistence_id']!r}, number "
+            f"{line['tag_pid_sequence_nr']}). Nothing was "
+            "dropped. Does a node of the application still write to the old table? Look: tagmill audit "
+            f"--pipeline {pipeline}. If somebody "
+            "took them away on purpose (extra_in_view, perhaps): DROP TABLE "
+            f"{rows.keyspace}.{rows.source.table}"
         )

@@ -1,7 +1,10 @@
-"""Rebucket the view of one journal, for the command line and Airflow. Each step may be killed at any instruction and run again.
+"""Rebucket the view of one journal, for the command line and Airflow.
 
-No step relies on what a killed one left. Sums show what differs between the two tables, and that is copied. When nothing differs while
-the application is stopped, one conditional update makes the new table the view in force. The old table stays until it is dropped.
+Each step may be killed at any instruction and run again.
+
+No step relies on what a killed one left. Sums show what differs between the two tables, and that is copied.
+When nothing differs while the application is stopped, one conditional update makes the new table the view in
+force. The old table stays until it is dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from tagmill.views.rebucket.table_diff import Rows, Survey
 
 Result = dict[str, Any]
-# Passes of comparing and copying before a switch gives up. Usually one is enough, or two after a kill or a deletion.
+# Passes of comparing and copying before a switch gives up. Usually one is enough, or two after a kill or a
+# deletion.
 ROUNDS = 3
 NAMED = 20
 
@@ -53,15 +57,16 @@ def rebucket(
     dry_run: bool = True,
     tell: Tell | None = None,
 ) -> Result:
-    """Copy the view of a pipeline's journal into a table with buckets of the size `to`: all its tags, for all pipelines on it.
+    """Copy the view of a pipeline's journal into a table with buckets of the size `to`: all its tags, for all
+    pipelines on it.
 
-    With `dry_run`, the default, it only counts. Without `offline` it copies while the application writes; with it (the application
-    stopped) it copies what was written since, verifies, and switches. `drop_old` drops the old table after a switch. `table`: the new
-    table's name.
+    With `dry_run`, the default, it only counts. Without `offline` it copies while the application writes;
+    with it (the application stopped) it copies what was written since, verifies, and switches. `drop_old`
+    drops the old table after a switch. `table`: the new table's name.
 
-    Out: step ("counted", "copied", "switched" or "dropped"), dry_run, source and target, tags (one line each), totals, lines (the
-    configuration, once switched), warnings, message. Raises GuardRefused, DataQualityStop when the tables don't agree, FenceRaised,
-    LeaseTaken.
+    Out: step ("counted", "copied", "switched" or "dropped"), dry_run, source and target, tags (one line
+    each), totals, lines (the configuration, once switched), warnings, message. Raises GuardRefused,
+    DataQualityStop when the tables don't agree, FenceRaised, LeaseTaken.
     """
     from tagmill.spark.errors import explained
 
@@ -72,7 +77,8 @@ def rebucket(
                 return work.drop(dry_run=dry_run) if drop_old else work.already(dry_run=dry_run)
             if drop_old:
                 raise GuardRefused(
-                    f"journal {work.journal}: its view is in {work.source}, there was no switch to {to.value}. Nothing was dropped"
+                    f"journal {work.journal}: its view is in {work.source}, there was no switch to "
+                    f"{to.value}. Nothing was dropped"
                 )
             if dry_run:
                 return work.count()
@@ -80,13 +86,16 @@ def rebucket(
 
 
 def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None = None) -> None:
-    """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused, ConfigurationError."""
+    """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused,
+    ConfigurationError.
+    """
     with Ledger(settings.cassandra) as ledger:
         look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
 
 
 def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
-    """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the default, only say so.
+    """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the
+    default, only say so.
 
     Raises GuardRefused when no rebucket is under way.
     """
@@ -98,16 +107,25 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
         target = standing.filling
         if not dry_run:
             standing = views.take_over(owner, standing.view)
-            # The table is dropped before the record: after a kill in between, the rebucket is still known and copies again.
+            # The table is dropped before the record: after a kill in between, the rebucket is still known and
+            # copies again.
             if target.table in tables.there():
                 tables.drop(target.table)
-                JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(target.table)
+                JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(
+                    target.table
+                )
             views.give_up(standing)
         done = "would be dropped" if dry_run else "is dropped"
         return {
-            "step": "abandoned", "dry_run": dry_run, "pipeline": pipeline, "journal": views.journal, "tags": [], "warnings": [],
-            "lines": [], "message": f"journal {views.journal}: {target} {done}; its view stays in {standing.view}",
-        }  # fmt: skip
+            "step": "abandoned",
+            "dry_run": dry_run,
+            "pipeline": pipeline,
+            "journal": views.journal,
+            "tags": [],
+            "warnings": [],
+            "lines": [],
+            "message": f"journal {views.journal}: {target} {done}; its view stays in {standing.view}",
+        }
 
 
 def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalViews, ViewTables]:
@@ -118,12 +136,16 @@ def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalV
 
 @contextmanager
 def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) -> Iterator[Ledger]:
-    """Hold the lease of the journal's rebuckets and yield the ledger; with `offline`, also hold the leases of all its pipelines."""
+    """Hold the lease of the journal's rebuckets and yield the ledger; with `offline`, also hold the leases of
+    all its pipelines.
+    """
     chosen = settings.pipeline(pipeline)
     leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in leases:
-            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
+            )
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
         Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
         yield ledger
@@ -158,7 +180,9 @@ class _Rebucket:
 
     @contextmanager
     def files(self) -> Iterator[None]:
-        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones left, and its own."""
+        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones
+        left, and its own.
+        """
         home = f"{self.name}/rebucket"
         self.store.remove_folder(home)
         try:
@@ -169,7 +193,9 @@ class _Rebucket:
     # -- the steps
 
     def count(self) -> Result:
-        """Count the view's rows and report the partitions that the target would have, without changing anything."""
+        """Count the view's rows and report the partitions that the target would have, without changing
+        anything.
+        """
         begun = self.situation.is_begun and self.target.table in self.tables.there()
         self._known(self.source.table, *([self.target.table] if begun else []))
         survey = self._surveyed()
@@ -179,8 +205,10 @@ class _Rebucket:
         largest = f"the largest of {done['largest_rows']} rows and {done['largest_bytes'] >> 20} MiB"
         state = f"{done['differing']} of them differ yet" if begun else "None is there yet"
         done["message"] = (
-            f"journal {self.journal}: {survey.rows} rows of {self.source} would be {done['partitions']} partitions of {self.target}, "
-            f"{largest}; about {done['bytes_on_disk'] >> 20} MiB on the cluster's disks before compression. {state}. Nothing was changed"
+            f"journal {self.journal}: {survey.rows} rows of {self.source} would be {done['partitions']} "
+            f"partitions of {self.target}, "
+            f"{largest}; about {done['bytes_on_disk'] >> 20} MiB on the cluster's disks before "
+            f"compression. {state}. Nothing was changed"
         )
         return done
 
@@ -192,18 +220,24 @@ class _Rebucket:
         self._copy(survey, lines)
         done = self._result("copied", survey, lines) | {"copied_rows": self._differing(lines)}
         done["message"] = (
-            f"journal {self.journal}: {done['copied_rows']} rows of {self.source} copied into {self.target}, {done['differing']} of "
-            f"{done['partitions']} partitions. Stop the application, then: tagmill views rebucket --pipeline {self.name} "
+            f"journal {self.journal}: {done['copied_rows']} rows of {self.source} copied into "
+            f"{self.target}, {done['differing']} of "
+            f"{done['partitions']} partitions. Stop the application, then: tagmill views rebucket "
+            f"--pipeline {self.name} "
             f"--to {self.target.size.value} --offline --yes"
         )
         return done
 
     def switch(self) -> Result:
-        """Copy what still differs while the application is stopped, verify, and make the target the view in force."""
+        """Copy what still differs while the application is stopped, verify, and make the target the view in
+        force.
+        """
         from tagmill.views.rebucket import guards
         from tagmill.views.rebucket.table_diff import numbered
 
-        guards.must_be_finished(self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal))
+        guards.must_be_finished(
+            self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal)
+        )
         self._stop_builders()
         standing = self._begin()
         writers = [name for name in WRITERS_TABLES if name in self.tables.there()]
@@ -216,18 +250,29 @@ class _Rebucket:
         self.views.switch(standing)
         checkpoints.reached("rebucket.switched")
         self._tell_builders()
-        done = self._result("switched", survey, lines) | {"copied_rows": copied, "removed": removed, "lines": self._lines()}
+        done = self._result("switched", survey, lines) | {
+            "copied_rows": copied,
+            "removed": removed,
+            "lines": self._lines(),
+        }
         done["message"] = (
-            f"journal {self.journal}: {self.target} has every row of {self.source} ({survey.rows - survey.twice} rows, "
-            f"{done['partitions']} partitions, verified) and is the view in force. Change the configurations before anything starts again"
+            f"journal {self.journal}: {self.target} has every row of {self.source} "
+            f"({survey.rows - survey.twice} rows, "
+            f"{done['partitions']} partitions, verified) and is the view in force. Change the "
+            "configurations before anything starts again"
         )
         return done
 
     def already(self, *, dry_run: bool) -> Result:
-        """Return the configuration lines again after a switch; unless `dry_run`, set the builds to the new bucket size, too."""
+        """Return the configuration lines again after a switch; unless `dry_run`, set the builds to the new
+        bucket size, too.
+        """
         if not dry_run:
             self._tell_builders()
-        message = f"journal {self.journal}: {self.target} is the view in force already; the configurations have to say so"
+        message = (
+            f"journal {self.journal}: {self.target} is the view in force already; the "
+            "configurations have to say so"
+        )
         return self._named("switched") | {
             "dry_run": dry_run,
             "tags": [],
@@ -247,13 +292,14 @@ class _Rebucket:
             result["tags"] = tags(survey, lines)
             if taken:
                 result["warnings"] = [
-                    f"{taken} rows of {self.source.table} were deleted with their events, or replaced, in {self.target.table} since"
+                    f"{taken} rows of {self.source.table} were deleted with their events, or replaced, "
+                    f"in {self.target.table} since"
                 ]
         if not dry_run:
             self.tables.drop(self.source.table)
-            JournalTableIds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal).forget(
-                self.source.table
-            )
+            JournalTableIds(
+                self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal
+            ).forget(self.source.table)
             self.views.dropped(self.source.table)
         done = "would be dropped" if dry_run else "is dropped"
         result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
@@ -294,10 +340,11 @@ class _Rebucket:
         checkpoints.reached("rebucket.copied")
 
     def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
-        """Compare, remove what only the target has and copy what differs, until only rows that expired in between differ.
+        """Compare, remove what only the target has and copy what differs, until only rows that expired in
+        between differ.
 
-        Returns the last survey and lines, how many rows were copied, and texts that name removed rows. Raises DataQualityStop when the
-        tables still differ after ROUNDS passes.
+        Returns the last survey and lines, how many rows were copied, and texts that name removed rows. Raises
+        DataQualityStop when the tables still differ after ROUNDS passes.
         """
         from pyspark.sql.functions import lit
 
@@ -314,13 +361,17 @@ class _Rebucket:
             self._copy(survey, lines)
         line = lines.where("differs").orderBy("tag_name", "bucket").collect()[0]
         raise DataQualityStop(
-            f"journal {self.journal}: after {ROUNDS} passes {self.target} still differs from {self.source}, first at tag "
-            f"{line['tag_name']!r}, timebucket {line['bucket']} ({line['rows']} rows, {line['t_rows']} there). Nothing was switched, the "
+            f"journal {self.journal}: after {ROUNDS} passes {self.target} still differs from "
+            f"{self.source}, first at tag "
+            f"{line['tag_name']!r}, timebucket {line['bucket']} ({line['rows']} rows, {line['t_rows']} "
+            "there). Nothing was switched, the "
             f"view stays in {self.source}. Does anybody write? Else begin anew: {self._way_out()}"
         )
 
     def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
-        """Remove copied rows from the target that the source no longer has; return texts that name the first NAMED."""
+        """Remove copied rows from the target that the source no longer has; return texts that name the first
+        NAMED.
+        """
         from tagmill.views.rebucket import guards
         from tagmill.views.rebucket.table_diff import living
 
@@ -332,16 +383,22 @@ class _Rebucket:
         self.tell(f"removing rows that {self.source.table} has no longer")
         self.ledger.cassandra.write_many(
             f"DELETE FROM {identifiers.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
-            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ? AND tag_pid_sequence_nr = ?",
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ? AND "
+            "tag_pid_sequence_nr = ?",
             _deletions(strays),
         )
         named = strays.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").limit(NAMED).collect()
-        return [f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}" for r in named]
+        return [
+            f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}"
+            for r in named
+        ]
 
     def _still_agrees(self) -> tuple[Survey, DataFrame, int]:
-        """Raise GuardRefused when the old table has a row that the view in force lacks and that was not removed on purpose.
+        """Raise GuardRefused when the old table has a row that the view in force lacks and that was not
+        removed on purpose.
 
-        Returns the survey, the lines, and how many rows were removed on purpose, not counting those that cleanups have deleted.
+        Returns the survey, the lines, and how many rows were removed on purpose, not counting those that
+        cleanups have deleted.
         """
         from tagmill.views.rebucket import guards
 
@@ -356,7 +413,9 @@ class _Rebucket:
 
     def _deleted(self) -> DataFrame:
         metadata = self.pipeline.journal.metadata
-        return self.rows.deleted(self.settings.cassandra.ledger_keyspace, metadata if metadata in self.tables.there() else None)
+        return self.rows.deleted(
+            self.settings.cassandra.ledger_keyspace, metadata if metadata in self.tables.there() else None
+        )
 
     def _builds(self) -> Builds:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
@@ -387,10 +446,13 @@ class _Rebucket:
 
     def _named(self, step: str) -> Result:
         return {
-            "step": step, "pipeline": self.name, "journal": self.journal, "dry_run": step == "counted",
+            "step": step,
+            "pipeline": self.name,
+            "journal": self.journal,
+            "dry_run": step == "counted",
             "source": {"table": self.source.table, "bucket_size": self.source.size.value},
             "target": {"table": self.target.table, "bucket_size": self.target.size.value},
-        }  # fmt: skip
+        }
 
     def _result(self, step: str, survey: Survey, lines: DataFrame) -> Result:
         from tagmill.views.rebucket import report
@@ -400,8 +462,15 @@ class _Rebucket:
 
 
 def _deletions(strays: DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the DELETE; its timestamp is the row's write time, so a row that is written again later stays."""
+    """Yield the values of the DELETE; its timestamp is the row's write time, so a row that is written again
+    later stays.
+    """
     for r in strays.toLocalIterator():
         yield (
-            r["written"], r["tag_name"], r["timebucket"], UUID(r["timestamp"]), r["persistence_id"], r["tag_pid_sequence_nr"]
-        )  # fmt: skip
+            r["written"],
+            r["tag_name"],
+            r["timebucket"],
+            UUID(r["timestamp"]),
+            r["persistence_id"],
+            r["tag_pid_sequence_nr"],
+        )

@@ -16,7 +16,10 @@ NAMED_TAGS = 1000
 
 
 def figures(survey: Survey, lines: DataFrame) -> Result:
-    """Return totals, and one line a tag (the first NAMED_TAGS). In: what Rows.survey and Rows.lines return."""
+    """Return totals, and one line a tag (the first NAMED_TAGS).
+
+    In: what Rows.survey and Rows.lines return.
+    """
     total = lines.agg(
         F.count_if(F.col("rows") > 0).alias("partitions"),
         F.count_if("differs").alias("differing"),
@@ -69,13 +72,22 @@ def _verdict(line: Row) -> str:
     return "equal" if line["checksum"] == line["t_checksum"] else "equal, but for what expired meanwhile"
 
 
-def warnings(survey: Survey, lines: DataFrame, source: View, target: View, pipeline: PipelineSettings) -> Iterator[str]:
-    """Yield the warnings that an audit of the new table would give, and what happens to rows in a wrong bucket."""
-    partitions = lines.select(F.col("tag_name").alias("tag"), F.col("bucket").alias("timebucket"), "rows", "bytes")
+def warnings(
+    survey: Survey, lines: DataFrame, source: View, target: View, pipeline: PipelineSettings
+) -> Iterator[str]:
+    """Yield the warnings that an audit of the new table would give, and what happens to rows in a wrong
+    bucket.
+    """
+    partitions = lines.select(
+        F.col("tag_name").alias("tag"), F.col("bucket").alias("timebucket"), "rows", "bytes"
+    )
     yield from large_partitions(partitions, target, pipeline.quality)
     first = lines.where("rows > 0").agg(F.min("bucket")).collect()[0][0]
     if first is not None:
         yield from early(first_ticks(first), pipeline.first_time_bucket, target.size)
     if survey.misplaced:
         twice = f", but for {survey.twice} of which there is another copy" if survey.twice else ""
-        yield f"{survey.misplaced} rows lie in a bucket of {source.table} that their time isn't in; they go to the right one{twice}"
+        yield (
+            f"{survey.misplaced} rows lie in a bucket of {source.table} that their time isn't in; they "
+            f"go to the right one{twice}"
+        )

@@ -13,7 +13,9 @@ from tagmill.views.rebucket.tables import ViewTables, default_name
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """How far a rebucket is. `is_switched`: the view in force is `target`, copied from `source`; else it is `source`.
+    """How far a rebucket is.
+
+    `is_switched`: the view in force is `target`, copied from `source`; else it is `source`.
 
     `is_begun`: the ledger knows that `target` is being filled.
     """
@@ -24,8 +26,12 @@ class Situation:
     is_begun: bool
 
 
-def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables, to: BucketSize, table: str | None) -> Situation:
-    """Return the situation of a pipeline's journal; raises GuardRefused, ConfigurationError when a rebucket to `to` is not possible."""
+def look(
+    settings: Settings, name: str, views: JournalViews, tables: ViewTables, to: BucketSize, table: str | None
+) -> Situation:
+    """Return the situation of a pipeline's journal; raises GuardRefused, ConfigurationError when a rebucket
+    to `to` is not possible.
+    """
     standing = views.standing()
     now = standing.view if standing else settings.pipeline(name).view
     if now.size == to:
@@ -38,7 +44,8 @@ def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables,
     if filling and filling != target:
         size = filling.size.value
         raise GuardRefused(
-            f"journal {views.journal}: a rebucket into {filling} is under way. Nothing was done; go on with it (--to {size}), or "
+            f"journal {views.journal}: a rebucket into {filling} is under way. Nothing was done; go on "
+            f"with it (--to {size}), or "
             f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon"
         )
     tables.check_source(now.table)
@@ -48,40 +55,55 @@ def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables,
 
 
 def must_say(settings: Settings, views: JournalViews, now: View) -> None:
-    """Raise ConfigurationError unless the configuration of every pipeline on the journal says that its view is `now`."""
+    """Raise ConfigurationError unless the configuration of every pipeline on the journal says that its view
+    is `now`.
+    """
     for name in settings.on_journal(views.journal):
         views.check(name, settings.pipeline(name).view)
         if (other := settings.pipeline(name).view) != now:
             raise ConfigurationError(
-                f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, and in {other} for this one. "
+                f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, "
+                f"and in {other} for this one. "
                 "Nothing was done; correct the configuration first"
             )
 
 
 def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
-    """Raise ConfigurationError unless a new table may have this name: a lower-case identifier that no table in use has."""
+    """Raise ConfigurationError unless a new table may have this name: a lower-case identifier that no table
+    in use has.
+    """
     if table != table.lower():
-        raise ConfigurationError(f"--table {table}: the plugin doesn't quote the name, so it has to be in lower case")
+        raise ConfigurationError(
+            f"--table {table}: the plugin doesn't quote the name, so it has to be in lower case"
+        )
     try:
         identifiers.identifier(table)
     except ValueError as error:
         raise ConfigurationError(f"--table: {error}. Nothing was done") from None
     if table in (now.table, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES):
-        raise ConfigurationError(f"--table {table}: that is a table of the journal in use. Nothing was done; choose another name")
+        raise ConfigurationError(
+            f"--table {table}: that is a table of the journal in use. Nothing was done; choose another name"
+        )
 
 
 def _must_fit(target: View, standing: Standing | None, journal: str) -> None:
-    """Raise ConfigurationError when the journal's view once was in a table of the target's name with buckets of another size."""
+    """Raise ConfigurationError when the journal's view once was in a table of the target's name with buckets
+    of another size.
+    """
     known = standing.tables.get(target.table) if standing else None
     if known and known.was_in_force and known.view.size != target.size:
         raise ConfigurationError(
-            f"--table {target.table}: journal {journal} had its view in a table of this name with buckets of the size "
-            f"{known.view.size.value}, and the ledger knows what was cleaned and read of them. Nothing was done; choose another name"
+            f"--table {target.table}: journal {journal} had its view in a table of this name with "
+            "buckets of the size "
+            f"{known.view.size.value}, and the ledger knows what was cleaned and read of them. Nothing "
+            "was done; choose another name"
         )
 
 
 def _switched(standing: Standing | None, now: View, journal: str) -> Situation:
     before = standing.tables[now.table].source if standing else None
     if standing is None or before is None:
-        raise GuardRefused(f"journal {journal}: its view has buckets of the size {now.size.value} already. Nothing was done")
+        raise GuardRefused(
+            f"journal {journal}: its view has buckets of the size {now.size.value} already. Nothing was done"
+        )
     return Situation(standing.tables[before].view, now, is_switched=True, is_begun=False)

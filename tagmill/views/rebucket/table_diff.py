@@ -1,7 +1,9 @@
-"""Compare two tables of tag views partition by partition, copy the rows that differ, and find rows that only one of them has.
+"""Compare two tables of tag views partition by partition, copy the rows that differ, and find rows that only
+one of them has.
 
-The comparison uses sums: per tag and bucket of the new size, the number of rows and the sum of a 64-bit hash over all their columns but
-timebucket. The sums don't depend on the order of the rows or on their old partitions. Where the sums are equal, the rows are.
+The comparison uses sums: per tag and bucket of the new size, the number of rows and the sum of a 64-bit hash
+over all their columns but timebucket. The sums don't depend on the order of the rows or on their old
+partitions. Where the sums are equal, the rows are.
 """
 
 from collections.abc import Iterable
@@ -24,7 +26,8 @@ from tagmill.spark.materialize import materialize
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 KEY = [*ROW, "timebucket"]
 PLACE = ["tag_name", "timebucket"]
-# CQL functions and their columns: write time (microseconds) and remaining TTL (seconds). Two cells, as either may be null or repaired.
+# CQL functions and their columns: write time (microseconds) and remaining TTL (seconds). Two cells, as either
+# may be null or repaired.
 TIMES = {
     "writetime(sequence_nr)": "written_row", "writetime(event)": "written_event", "ttl(sequence_nr)": "ttl_row",
     "ttl(event)": "ttl_event",
@@ -35,9 +38,12 @@ PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Totals of the source. `pairs`, one row a tag, timebucket and new bucket: rows, checksum, bytes, misplaced, broken.
+    """Totals of the source.
 
-    `superseded`: misplaced rows (KEY, bucket, hash) that are not copied, since they have another copy; `twice`: how many they are.
+    `pairs`, one row a tag, timebucket and new bucket: rows, checksum, bytes, misplaced, broken.
+
+    `superseded`: misplaced rows (KEY, bucket, hash) that are not copied, since they have another copy;
+    `twice`: how many they are.
     """
 
     pairs: DataFrame
@@ -66,15 +72,31 @@ class Rows:
         """Count the source's rows, and sum up their hashes and sizes, in one pass."""
         rows = self._judged(self._table(self.source.table))
         sums = rows.groupBy(*PLACE, "bucket").agg(
-            F.count("*").alias("rows"), F.sum("hash").alias("checksum"), F.sum("size").alias("bytes"),
-            F.count_if(F.col("timebucket") != F.col("home")).alias("misplaced"), F.count_if("broken").alias("broken"),
-        )  # fmt: skip
+            F.count("*").alias("rows"),
+            F.sum("hash").alias("checksum"),
+            F.sum("size").alias("bytes"),
+            F.count_if(F.col("timebucket") != F.col("home")).alias("misplaced"),
+            F.count_if("broken").alias("broken"),
+        )
         pairs = self.fixed(sums)
-        total = pairs.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("rows", "bytes", "misplaced", "broken")))
+        total = pairs.agg(
+            *(
+                F.coalesce(F.sum(name), F.lit(0)).alias(name)
+                for name in ("rows", "bytes", "misplaced", "broken")
+            )
+        )
         line = total.collect()[0]
         superseded = self._superseded(pairs) if line["misplaced"] and not line["broken"] else None
         twice = superseded.count() if superseded is not None else 0
-        return Survey(pairs, superseded if twice else None, line["rows"], line["bytes"], line["misplaced"], twice, line["broken"])
+        return Survey(
+            pairs,
+            superseded if twice else None,
+            line["rows"],
+            line["bytes"],
+            line["misplaced"],
+            twice,
+            line["broken"],
+        )
 
     def broken(self, most: int) -> list[Any]:
         """Return the keys of at most `most` rows whose timestamp is not a TimeUUID, or is one before 1970."""
@@ -87,7 +109,11 @@ class Rows:
         wrong = self._judged(self._at(self.source.table, keys)).where(F.col("timebucket") != F.col("home"))
         wrong = self.fixed(wrong.select(*KEY, "home", "bucket", "hash"))
         right = self._table(self.source.table, directJoinSetting="on").select(*KEY)
-        twins = wrong.withColumnRenamed("timebucket", "there").withColumnRenamed("home", "timebucket").join(right, KEY)
+        twins = (
+            wrong.withColumnRenamed("timebucket", "there")
+            .withColumnRenamed("home", "timebucket")
+            .join(right, KEY)
+        )
         twins = twins.select(*ROW, F.col("there").alias("timebucket"))
         first = wrong.groupBy(*ROW).agg(F.min("timebucket").alias("first"))
         others = wrong.join(first, ROW).where(F.col("timebucket") > F.col("first")).select(*KEY)
@@ -96,18 +122,25 @@ class Rows:
     def lines(self, survey: Survey, *, with_target: bool) -> DataFrame:
         """Compare source and target, one row a tag and new bucket.
 
-        Out: rows, checksum, bytes (what the target should have, by the source); t_rows, t_checksum (what it has); differs. Without
-        `with_target`, the target counts as empty.
+        Out: rows, checksum, bytes (what the target should have, by the source); t_rows, t_checksum (what it
+        has); differs. Without `with_target`, the target counts as empty.
         """
         figures = ("rows", "checksum", "bytes")
         should = survey.pairs.select("tag_name", "bucket", *figures)
         if survey.superseded is not None:
             less = survey.superseded.select(
-                "tag_name", "bucket", F.lit(-1).cast("bigint").alias("rows"), (-F.col("hash")).alias("checksum"),
+                "tag_name",
+                "bucket",
+                F.lit(-1).cast("bigint").alias("rows"),
+                (-F.col("hash")).alias("checksum"),
                 F.lit(0).cast("bigint").alias("bytes"),
-            )  # fmt: skip
+            )
             should = should.unionByName(less)
-        should = should.groupBy("tag_name", "bucket").agg(*(F.sum(name).alias(name) for name in figures)).where("rows > 0")
+        should = (
+            should.groupBy("tag_name", "bucket")
+            .agg(*(F.sum(name).alias(name) for name in figures))
+            .where("rows > 0")
+        )
         if with_target:
             found = (
                 self._judged(self._table(self.target.table))
@@ -115,7 +148,9 @@ class Rows:
                 .agg(F.count("*").alias("t_rows"), F.sum("hash").alias("t_checksum"))
             )
         else:
-            found = self.spark.createDataFrame([], "tag_name string, bucket bigint, t_rows bigint, t_checksum bigint")
+            found = self.spark.createDataFrame(
+                [], "tag_name string, bucket bigint, t_rows bigint, t_checksum bigint"
+            )
         lines = should.join(found, ["tag_name", "bucket"], "full").na.fill(0)
         same = (F.col("rows") == F.col("t_rows")) & (F.col("checksum") == F.col("t_checksum"))
         return self.fixed(lines.withColumn("differs", ~same))
@@ -123,10 +158,11 @@ class Rows:
     # -- copying
 
     def copy(self, survey: Survey, lines: DataFrame) -> None:
-        """Write the source's rows of the partitions that differ to the target, with the write time and remaining TTL of each row.
+        """Write the source's rows of the partitions that differ to the target, with the write time and
+        remaining TTL of each row.
 
-        The rows are written in the order of the scan: those of a new partition are together in an old one, or the other way round. A
-        repeat writes the same cells with the same write time.
+        The rows are written in the order of the scan: those of a new partition are together in an old one, or
+        the other way round. A repeat writes the same cells with the same write time.
         """
         rows = self._timed(self.source.table)
         places = self._feeding(survey, lines.where("differs and rows > 0"))
@@ -136,15 +172,26 @@ class Rows:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
         columns = [name for name in rows.columns if name not in (*TIMES.values(), "timebucket")]
         moved = rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
-            *columns, bucket(self.target.size).alias("timebucket"), written().alias("written"), _ttl().alias("remaining")
+            *columns,
+            bucket(self.target.size).alias("timebucket"),
+            written().alias("written"),
+            _ttl().alias("remaining"),
         )
-        options = {**BATCHES, "keyspace": self.keyspace, "table": self.target.table, "writetime": "written", "ttl": "remaining"}
+        options = {
+            **BATCHES,
+            "keyspace": self.keyspace,
+            "table": self.target.table,
+            "writetime": "written",
+            "ttl": "remaining",
+        }
         moved.write.format(CASSANDRA).options(**options).mode("append").save()
 
     def _feeding(self, survey: Survey, lines: DataFrame) -> DataFrame:
         """Return the source's partitions that have rows of the new partitions in `lines`."""
         wanted = lines.select("tag_name", "bucket")
-        return self.fixed(survey.pairs.join(wanted, ["tag_name", "bucket"], "left_semi").select(*PLACE).distinct())
+        return self.fixed(
+            survey.pairs.join(wanted, ["tag_name", "bucket"], "left_semi").select(*PLACE).distinct()
+        )
 
     # -- rows that only one of them has
 
@@ -156,17 +203,24 @@ class Rows:
         places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
         there = self._timed(self.target.table).join(places, PLACE, "left_semi")
         there = there.select(*KEY, "sequence_nr", written().alias("written"), _ttl().alias("remaining"))
-        return self.fixed(there.join(self._moved(survey, lines.where("differs and t_rows > 0")).select(*KEY), KEY, "left_anti"))
+        return self.fixed(
+            there.join(
+                self._moved(survey, lines.where("differs and t_rows > 0")).select(*KEY), KEY, "left_anti"
+            )
+        )
 
     def lost(self, survey: Survey, lines: DataFrame, cleaned: DataFrame | None = None) -> DataFrame:
         """Return the keys (KEY) of the source's rows that the target lacks or has with other contents.
 
-        Partitions in `cleaned` (tag_name, timebucket) are left out. The target is read before the source: a copied row expires no sooner
-        than its source row, so what the source still has must have been in the target.
+        Partitions in `cleaned` (tag_name, timebucket) are left out. The target is read before the source: a
+        copied row expires no sooner than its source row, so what the source still has must have been in the
+        target.
         """
         differing = lines.where("differs and rows > 0")
         places = differing.select("tag_name", F.col("bucket").alias("timebucket"))
-        there = self.fixed(self._judged(self._at(self.target.table, places)).select(*KEY, F.col("hash").alias("t_hash")))
+        there = self.fixed(
+            self._judged(self._at(self.target.table, places)).select(*KEY, F.col("hash").alias("t_hash"))
+        )
         rows = self._moved(survey, differing)
         if cleaned is not None:
             rows = rows.join(cleaned, PLACE, "left_anti")
@@ -174,34 +228,44 @@ class Rows:
         return self.fixed(rows.where(~F.col("hash").eqNullSafe(F.col("t_hash"))).select(*KEY))
 
     def missed(self, lost: DataFrame, deleted: DataFrame) -> DataFrame:
-        """Return the rows of `lost` that were not removed from the target on purpose. In: `deleted` as the method returns it.
+        """Return the rows of `lost` that were not removed from the target on purpose.
 
-        Those are the rows whose events are not deleted, and for which the target has no row of the same event under another number or
-        with a later write time, as a rebuild or a repair of the view leaves it.
+        In: `deleted` as the method returns it.
+
+        Those are the rows whose events are not deleted, and for which the target has no row of the same event
+        under another number or with a later write time, as a rebuild or a repair of the view leaves it.
         """
         event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
         rows = self._timed(self.source.table).join(lost.select(*ROW), ROW, "left_semi")
         rows = self.fixed(rows.select(*ROW, "sequence_nr", written().alias("written")))
         places = lost.select("tag_name", "timebucket").distinct()
         there = self._timed(self.target.table).join(places, PLACE, "left_semi")
-        there = there.select(*event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten"))
+        there = there.select(
+            *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
+        )
         other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
         replaced = rows.join(there, event).where(other).select(*ROW)
         missed = living(rows, deleted).join(replaced, ROW, "left_anti").select(*ROW)
         return self.fixed(lost.join(missed, ROW, "left_semi"))
 
     def deleted(self, ledger_keyspace: str, metadata: str | None) -> DataFrame:
-        """Return up to which sequence_nr events are deleted, by the ledger and the application's table: persistence_id, deleted_to."""
+        """Return up to which sequence_nr events are deleted, by the ledger and the application's table:
+        persistence_id, deleted_to.
+        """
         known = deleted_for_good(self.spark, ledger_keyspace, self.keyspace)
         return known.unionByName(self._table(metadata).select(*known.columns)) if metadata else known
 
     def cleaned(self, ledger_keyspace: str) -> DataFrame:
         """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
-        records = table(self.spark, ledger_keyspace, "cleaned_buckets").where(F.col("journal") == self.target.key(self.keyspace))
+        records = table(self.spark, ledger_keyspace, "cleaned_buckets").where(
+            F.col("journal") == self.target.key(self.keyspace)
+        )
         return records.select(F.col("tag").alias("tag_name"), "timebucket")
 
     def _moved(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """Return the source's rows of the new partitions in `lines`, under their new `timebucket`, with hash."""
+        """Return the source's rows of the new partitions in `lines`, under their new `timebucket`, with
+        hash.
+        """
         rows = self._judged(self._at(self.source.table, self._feeding(survey, lines)))
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
@@ -210,7 +274,9 @@ class Rows:
     # -- reading
 
     def wait_for(self, name: str) -> None:
-        """Wait until the connector's session knows a table; raises AnalysisException after PATIENCE_SECONDS."""
+        """Wait until the connector's session knows a table; raises AnalysisException after
+        PATIENCE_SECONDS.
+        """
         for attempt in Retrying(
             retry=retry_if_exception_type(AnalysisException),
             stop=stop_after_delay(PATIENCE_SECONDS),
@@ -226,7 +292,9 @@ class Rows:
     def _timed(self, name: str) -> DataFrame:
         """Return all rows of a table with TIMES, in one scan."""
         rows = self._table(name)
-        return rows.select(*rows.columns, *(F.expr(function).alias(alias) for function, alias in TIMES.items()))
+        return rows.select(
+            *rows.columns, *(F.expr(function).alias(alias) for function, alias in TIMES.items())
+        )
 
     def _at(self, name: str, places: DataFrame) -> DataFrame:
         """Return the rows of whole partitions (tag_name, timebucket), looked up by their keys."""
@@ -236,16 +304,20 @@ class Rows:
     def _judged(self, rows: DataFrame) -> DataFrame:
         """Return what each row's comparison needs.
 
-        Out: KEY, bucket (of its time, in the target's size), home (in the source's), hash (all columns but timebucket), size (bytes),
-        broken (the timestamp is not a TimeUUID, or is one before 1970).
+        Out: KEY, bucket (of its time, in the target's size), home (in the source's), hash (all columns but
+        timebucket), size (bytes), broken (the timestamp is not a TimeUUID, or is one before 1970).
         """
         hashed = sorted(set(rows.columns) - {"timebucket"})
         # xxhash64 skips nulls, so whether a column is null is hashed along with its value.
         parts = [part for name in hashed for part in (F.col(name).isNull(), F.col(name))]
         return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
-            *KEY, bucket(self.target.size), bucket(self.source.size).alias("home"), F.xxhash64(*parts).alias("hash"), _size().alias("size"),
+            *KEY,
+            bucket(self.target.size),
+            bucket(self.source.size).alias("home"),
+            F.xxhash64(*parts).alias("hash"),
+            _size().alias("size"),
             (~is_time_uuid(F.col("timestamp")) | (F.col("ticks") < 0)).alias("broken"),
-        )  # fmt: skip
+        )
 
     def fixed(self, rows: DataFrame) -> DataFrame:
         """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
@@ -256,20 +328,27 @@ class Rows:
 def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:
     """Return the rows whose events are not deleted.
 
-    In: `rows` with persistence_id, sequence_nr; `deleted` as Rows.deleted returns it, which may have two rows for one persistence_id.
+    In: `rows` with persistence_id, sequence_nr; `deleted` as Rows.deleted returns it, which may have two rows
+    for one persistence_id.
     """
     return rows.join(
-        deleted, (rows["persistence_id"] == deleted["persistence_id"]) & F.expr("sequence_nr <= deleted_to"), "left_anti"
+        deleted,
+        (rows["persistence_id"] == deleted["persistence_id"]) & F.expr("sequence_nr <= deleted_to"),
+        "left_anti",
     )
 
 
 def written() -> Column:
-    """Return the time of a row's newest write (microseconds), from the columns of TIMES; 1 if it is unknown."""
+    """Return the time of a row's newest write (microseconds), from the columns of TIMES; 1 if it is
+    unknown.
+    """
     return F.coalesce(F.greatest("written_row", "written_event"), F.lit(1).cast("bigint"))
 
 
 def _ttl() -> Column:
-    """Return the TTL that a row has left (seconds, at least 1), from the columns of TIMES; 0: the row has none."""
+    """Return the TTL that a row has left (seconds, at least 1), from the columns of TIMES; 0: the row has
+    none.
+    """
     left = F.least("ttl_row", "ttl_event")
     return F.when(left.isNull(), F.lit(0)).otherwise(F.greatest(left, F.lit(1))).cast("int")
 
@@ -283,11 +362,15 @@ def _size() -> Column:
 def numbered(spark: SparkSession, keyspace: str, tables: Iterable[str]) -> DataFrame:
     """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
     chosen = {
-        "tag_write_progress": (F.col("tag"), F.col("tag_pid_sequence_nr")), "tag_scanning": (F.lit(""), F.col("sequence_nr")),
-    }  # fmt: skip
+        "tag_write_progress": (F.col("tag"), F.col("tag_pid_sequence_nr")),
+        "tag_scanning": (F.lit(""), F.col("sequence_nr")),
+    }
     frames = [
         table(spark, keyspace, name).select(
-            F.lit(name).alias("of"), "persistence_id", chosen[name][0].alias("tag"), chosen[name][1].alias("number")
+            F.lit(name).alias("of"),
+            "persistence_id",
+            chosen[name][0].alias("tag"),
+            chosen[name][1].alias("number"),
         )
         for name in tables
     ]

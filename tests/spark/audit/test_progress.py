@@ -7,12 +7,25 @@ from tagmill.audit.destination_reader import IDS
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.row_comparison import FINDING_SCHEMA
 
-# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in view, missing rows -> finding
+# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in view, missing
+# rows -> finding
 CASES = {
     "all there": ((5, 0), (5, 5, 5, 5), 5, 0, None),
     "the view was cleaned up": ((5, 0), (5, 5, 5, 5), None, 0, None),
-    "cleaned up and lost": ((5, 0), (3, 3, 3, 5), None, 0, "says that 5 events were delivered, ClickHouse has 3"),
-    "cleaned up, and all is lost": ((5, 0), None, 5, 0, "says that 5 events were delivered, ClickHouse has 0"),
+    "cleaned up and lost": (
+        (5, 0),
+        (3, 3, 3, 5),
+        None,
+        0,
+        "says that 5 events were delivered, ClickHouse has 3",
+    ),
+    "cleaned up, and all is lost": (
+        (5, 0),
+        None,
+        5,
+        0,
+        "says that 5 events were delivered, ClickHouse has 0",
+    ),
     "lost, and a finding of its own": ((5, 0), (3, 3, 3, 5), 5, 2, None),
     "the first was number 4": ((5, 3), (2, 2, 2, 5), 5, 0, None),
     "given up and lost": ((5, 1), (3, 3, 3, 5), 5, 0, "says that 4 events were delivered, ClickHouse has 3"),
@@ -27,10 +40,14 @@ def said(spark: SparkSession) -> dict[str, str]:
     progress = [("t", name, done, 9, missing) for name, ((done, missing), *_) in CASES.items()]
     stored = [("t", name, *figures, figures[-1]) for name, (_, figures, *_) in CASES.items() if figures]
     view = [("t", name, last) for name, (_, _, last, *_) in CASES.items() if last]
-    lost = [("missing_in_clickhouse", "t", name) for name, (*_, count, _) in CASES.items() for _ in range(count)]
+    lost = [
+        ("missing_in_clickhouse", "t", name) for name, (*_, count, _) in CASES.items() for _ in range(count)
+    ]
     found = spark.createDataFrame(lost, "kind string, tag string, persistence_id string")
     rows = progress_findings(
-        spark.createDataFrame(progress, "tag string, persistence_id string, number bigint, sequence_nr bigint, missing bigint"),
+        spark.createDataFrame(
+            progress, "tag string, persistence_id string, number bigint, sequence_nr bigint, missing bigint"
+        ),
         spark.createDataFrame(stored, IDS),
         spark.createDataFrame(view, "tag string, persistence_id string, number bigint"),
         found,

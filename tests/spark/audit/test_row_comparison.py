@@ -14,18 +14,23 @@ HOUR = BucketSize.HOUR.ticks
 NOW = 17_952_444_000_000_000
 BUCKET = NOW // 10_000
 JOURNAL = (
-    "persistence_id string, partition_nr bigint, sequence_nr bigint, offset string, ticks bigint, bucket bigint, writer_uuid string, "
+    "persistence_id string, partition_nr bigint, sequence_nr bigint, offset string, ticks bigint, bucket "
+    "bigint, writer_uuid string, "
     "tags array<string>, tag_count int, event_hash bigint, flaw string"
 )
 VIEW = (
-    "tag string, persistence_id string, sequence_nr bigint, number bigint, offset string, ticks bigint, bucket bigint, timebucket bigint, "
+    "tag string, persistence_id string, sequence_nr bigint, number bigint, offset string, ticks bigint, "
+    "bucket bigint, timebucket bigint, "
     "writer_uuid string, size int, event_hash bigint, row_hash bigint, broken boolean"
 )
 STORED = (
-    "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, writer_uuid string, "
+    "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, "
+    "writer_uuid string, "
     "batch_id string, bucket bigint, event_hash bigint, row_hash bigint"
 )
-SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1, {"t": NOW + HOUR - 50})
+SCOPE = Scope(
+    "p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1, {"t": NOW + HOUR - 50}
+)
 
 # Ticks between what is due and the watermark: a row may have been delivered or may still be pending.
 LATE = NOW + HOUR - 60
@@ -46,13 +51,17 @@ def stored(hash_: int = 1, number: int = 1, ticks: int = NOW) -> tuple[Any, ...]
     return ("c", number, f"o-{hash_}", ticks, hash_, "b-1")
 
 
-# Rows of one event in each store -> kinds of findings. `deleted` and `held` describe its persistence_id, `cleaned` its bucket.
+# Rows of one event in each store -> kinds of findings. `deleted` and `held` describe its persistence_id,
+# `cleaned` its bucket.
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "all agree": ([event(), row(), stored()], []),
     "pending": ([event(ticks=NOW + HOUR - 50), row(ticks=NOW + HOUR - 50)], []),
     "late": ([event(ticks=LATE), row(ticks=LATE)], []),
     "late and delivered": ([event(ticks=LATE), row(ticks=LATE), stored(ticks=LATE)], []),
-    "late and delivered otherwise": ([event(ticks=LATE), row(ticks=LATE), stored(2, ticks=LATE)], ["differs_in_clickhouse"]),
+    "late and delivered otherwise": (
+        [event(ticks=LATE), row(ticks=LATE), stored(2, ticks=LATE)],
+        ["differs_in_clickhouse"],
+    ),
     "late and twice": (
         [event(ticks=LATE), row(ticks=LATE), stored(ticks=LATE), stored(ticks=LATE)],
         ["duplicated_in_clickhouse"],
@@ -65,30 +74,54 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     "deleted in the journal": ([row(), stored(), "deleted"], []),
     "deleted in the journal and not delivered": ([row(), "deleted"], ["missing_in_clickhouse"]),
     "deleted everywhere but in ClickHouse": ([stored(), "deleted"], []),
-    "deleted everywhere and twice in ClickHouse": ([stored(), stored(), "deleted"], ["duplicated_in_clickhouse"]),
-    "deleted, not cleaned, twice in ClickHouse": ([row(), stored(), stored(), "deleted"], ["duplicated_in_clickhouse"]),
+    "deleted everywhere and twice in ClickHouse": (
+        [stored(), stored(), "deleted"],
+        ["duplicated_in_clickhouse"],
+    ),
+    "deleted, not cleaned, twice in ClickHouse": (
+        [row(), stored(), stored(), "deleted"],
+        ["duplicated_in_clickhouse"],
+    ),
     "only in ClickHouse": ([stored()], ["extra_in_clickhouse"]),
     "twice in the view": ([event(), row(), row(number=17), stored()], ["duplicated_in_view"]),
     "twice in the view at another time": ([event(), row(), row(2), stored()], ["duplicated_in_view"]),
-    "in another bucket too": ([event(), row(), row(timebucket=BUCKET - 3_600_000), stored()], ["duplicated_in_view"]),
-    "another payload in the view": ([event(), row(2), stored(2)], ["differs_in_clickhouse", "differs_in_view"]),
+    "in another bucket too": (
+        [event(), row(), row(timebucket=BUCKET - 3_600_000), stored()],
+        ["duplicated_in_view"],
+    ),
+    "another payload in the view": (
+        [event(), row(2), stored(2)],
+        ["differs_in_clickhouse", "differs_in_view"],
+    ),
     "another payload in ClickHouse": ([event(), row(), stored(2)], ["differs_in_clickhouse"]),
     "another number in ClickHouse": ([event(), row(), stored(number=2)], ["differs_in_clickhouse"]),
     "twice in ClickHouse": ([event(), row(), stored(), stored()], ["duplicated_in_clickhouse"]),
-    "twice in ClickHouse and another time": ([event(), row(), stored(), stored(2)], ["duplicated_in_clickhouse"]),
+    "twice in ClickHouse and another time": (
+        [event(), row(), stored(), stored(2)],
+        ["duplicated_in_clickhouse"],
+    ),
     "two writers, one in the view": ([event(), event(2), row(), stored()], []),
     "cleaned": ([event(), stored(), "cleaned"], []),
     "cleaned and lost": ([event(), "cleaned"], ["missing_in_clickhouse"]),
     "cannot be read and is not in the view": ([event(flaw="no_event")], ["unreadable"]),
     "cannot be read and was migrated": ([event(flaw="before_0_10"), row(2), stored(2)], []),
-    "cannot be read, migrated and not delivered": ([event(flaw="before_0_10"), row(2)], ["missing_in_clickhouse"]),
-    "the view is right where ClickHouse lost it": ([event(), row(), row(2)], ["duplicated_in_view", "missing_in_clickhouse"]),
+    "cannot be read, migrated and not delivered": (
+        [event(flaw="before_0_10"), row(2)],
+        ["missing_in_clickhouse"],
+    ),
+    "the view is right where ClickHouse lost it": (
+        [event(), row(), row(2)],
+        ["duplicated_in_view", "missing_in_clickhouse"],
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
-    """Yield the kinds of findings by case. All cases go through one Spark job, each as its own persistence_id."""
+    """Yield the kinds of findings by case.
+
+    All cases go through one Spark job, each as its own persistence_id.
+    """
     journal, view, clickhouse, deleted, held = [], [], [], [], []
     for name, (rows, _) in CASES.items():
         own = BUCKET if "cleaned" not in rows else BUCKET - 3_600_000
@@ -103,17 +136,37 @@ def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
                 if party == "j":
                     journal.append((name, number, 1, offset, ticks, own, "w", ["t"], 1, hash_, last))
                 elif party == "v":
-                    view.append(("t", name, 1, number, offset, ticks, own, last, "w", 10, hash_, hash_ * 10 + number, False))
+                    view.append(
+                        (
+                            "t",
+                            name,
+                            1,
+                            number,
+                            offset,
+                            ticks,
+                            own,
+                            last,
+                            "w",
+                            10,
+                            hash_,
+                            hash_ * 10 + number,
+                            False,
+                        )
+                    )
                 else:
-                    clickhouse.append(("t", name, 1, number, ticks, offset, "w", last, own, hash_, hash_ * 10 + number))
+                    clickhouse.append(
+                        ("t", name, 1, number, ticks, offset, "w", last, own, hash_, hash_ * 10 + number)
+                    )
     found = compared(
-        spark.createDataFrame(journal, JOURNAL), spark.createDataFrame(view, VIEW), spark.createDataFrame(clickhouse, STORED),
+        spark.createDataFrame(journal, JOURNAL),
+        spark.createDataFrame(view, VIEW),
+        spark.createDataFrame(clickhouse, STORED),
         spark.createDataFrame(deleted, "persistence_id string, deleted_to bigint"),
         spark.createDataFrame(held, "tag string, persistence_id string"),
         {BucketSize.HOUR: spark.createDataFrame([("t", BUCKET - 3_600_000)], "tag string, start bigint")},
         spark.createDataFrame([("t", BUCKET), ("t", BUCKET - 3_600_000)], "tag string, bucket bigint"),
         SCOPE,
-    ).collect()  # fmt: skip
+    ).collect()
     by_case: dict[str, list[str]] = {name: [] for name in CASES}
     for line in found:
         assert line["detail"] and line["writer_uuid"] == "w", line

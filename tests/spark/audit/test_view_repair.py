@@ -1,4 +1,6 @@
-"""What a repair stages from an audit's findings: where the journal holds the event, and which numbers two events claim."""
+"""What a repair stages from an audit's findings: where the journal holds the event, and which numbers two
+events claim.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ def staged(spark: SparkSession, tmp_path: Path) -> Any:
 
     def make(findings: list[tuple[Any, ...]], journal: list[tuple[Any, ...]]) -> dict[int, Any]:
         spark.createDataFrame(findings, FINDING_SCHEMA).write.parquet(f"{tmp_path}/findings")
-        events = spark.createDataFrame(journal, "persistence_id string, sequence_nr bigint, partition_nr bigint, offset string")
+        events = spark.createDataFrame(
+            journal, "persistence_id string, sequence_nr bigint, partition_nr bigint, offset string"
+        )
         events.write.parquet(f"{tmp_path}/journal")
         stage(spark, str(tmp_path), f"{tmp_path}/repair")
         rows = spark.read.parquet(f"{tmp_path}/repair").collect()
@@ -48,8 +52,14 @@ def test_stage_view_findings_get_their_events_place(staged: Any) -> None:
         ],
         [("a", 1, 0, "o1"), ("a", 2, 0, "o2"), ("b", 3, 0, "o3")],
     )
-    places = {number: (row.kind, row.journal_partition_nr, row.journal_offset) for number, row in found.items()}
-    assert places == {1: ("misplaced", 0, "o1"), 2: ("missing_in_view", 7, "own"), 3: ("extra_in_view", None, None)}
+    places = {
+        number: (row.kind, row.journal_partition_nr, row.journal_offset) for number, row in found.items()
+    }
+    assert places == {
+        1: ("misplaced", 0, "o1"),
+        2: ("missing_in_view", 7, "own"),
+        3: ("extra_in_view", None, None),
+    }
 
 
 def test_stage_number_claimed_by_two_events_is_taken(staged: Any) -> None:

@@ -1,4 +1,6 @@
-"""Quality reports on small frames: their counts, the rows that they name, and the passes over the rows that they cost."""
+"""Quality reports on small frames: their counts, the rows that they name, and the passes over the rows that
+they cost.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +13,23 @@ from tagmill.config.tag_views import QualitySettings
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
-from tagmill.quality.report import damaged_rows, disposition_report, newly_held, offending_rows, read_reports, tag_report
+from tagmill.quality.report import (
+    damaged_rows,
+    disposition_report,
+    newly_held,
+    offending_rows,
+    read_reports,
+    tag_report,
+)
 
 JUDGED = (
-    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "
+    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, "
+    "timebucket bigint, "
     "bad_key boolean, event_missing boolean, ttl_seconds int, file string"
 )
 DISPOSITIONS = (
-    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "
+    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, "
+    "timebucket bigint, "
     "action string, reason string"
 )
 SEVEN = 1_795_244_400_000  # 2026-11-21T07:00Z: the start of an hour, not of a day
@@ -28,9 +39,17 @@ MINUTE = 60_000 * 10_000  # ticks
 
 def row(number: int, ticks: int | None, timebucket: int = SEVEN, **changes: Any) -> tuple[Any, ...]:
     values: dict[str, Any] = {
-        "tag": "order", "persistence_id": "o-1", "tag_pid_sequence_nr": number, "sequence_nr": number, "ticks": ticks,
-        "timebucket": timebucket, "bad_key": False, "event_missing": False, "ttl_seconds": None, "file": "f-1",
-    }  # fmt: skip
+        "tag": "order",
+        "persistence_id": "o-1",
+        "tag_pid_sequence_nr": number,
+        "sequence_nr": number,
+        "ticks": ticks,
+        "timebucket": timebucket,
+        "bad_key": False,
+        "event_missing": False,
+        "ttl_seconds": None,
+        "file": "f-1",
+    }
     return tuple((values | changes).values())
 
 
@@ -66,11 +85,25 @@ def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
     ]
     billing, order = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds).collect()
     assert order.asDict() == {
-        "tag": "order", "rows": 6, "null_keys": 1, "null_events": 1, "timebucket_misaligned": 0,
-        "wrong_bucket": 2, "fits_day": 0, "fits_hour": 3, "fits_minute": 2, "first_ticks": SEVEN * 10_000 - 1,
-        "last_ticks": SEVEN * 10_000 + 3_600_000 * 10_000, "smallest_ttl_seconds": 20,
-    }  # fmt: skip
-    assert (billing.tag, billing.rows, billing.timebucket_misaligned, billing.wrong_bucket) == ("billing", 1, 1, 1)
+        "tag": "order",
+        "rows": 6,
+        "null_keys": 1,
+        "null_events": 1,
+        "timebucket_misaligned": 0,
+        "wrong_bucket": 2,
+        "fits_day": 0,
+        "fits_hour": 3,
+        "fits_minute": 2,
+        "first_ticks": SEVEN * 10_000 - 1,
+        "last_ticks": SEVEN * 10_000 + 3_600_000 * 10_000,
+        "smallest_ttl_seconds": 20,
+    }
+    assert (billing.tag, billing.rows, billing.timebucket_misaligned, billing.wrong_bucket) == (
+        "billing",
+        1,
+        1,
+        1,
+    )
 
 
 def test_hour_data_judged_as_day_is_misaligned(spark: SparkSession) -> None:
@@ -80,7 +113,9 @@ def test_hour_data_judged_as_day_is_misaligned(spark: SparkSession) -> None:
 
 
 def test_report_day_data_as_hour_finds_rows_outside(spark: SparkSession) -> None:
-    """Judged as Hour, data in day buckets is aligned, but all rows after the first hour lie outside of their bucket."""
+    """Judged as Hour, data in day buckets is aligned, but all rows after the first hour lie outside of their
+    bucket.
+    """
     day = [row(n + 1, MIDNIGHT * 10_000 + n * 60 * MINUTE, MIDNIGHT) for n in range(24)]
     (report,) = tag_report(judged(spark, day), BucketSize.HOUR.milliseconds).collect()
     assert (report.timebucket_misaligned, report.wrong_bucket) == (0, 23)
@@ -112,7 +147,11 @@ def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) 
 
 def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
     """Name the first row of each persistence_id before a second one of any."""
-    rows = [suspect("a", n) for n in range(9, 2, -1)] + [suspect("b", 4), suspect("c", 8), suspect("d", 1, "late", "late")]
+    rows = [suspect("a", n) for n in range(9, 2, -1)] + [
+        suspect("b", 4),
+        suspect("c", 8),
+        suspect("d", 1, "late", "late"),
+    ]
     found = [
         (line.reason, line.persistence_id, line.tag_pid_sequence_nr)
         for line in offending_rows(suspects(spark, rows), 4).collect()
@@ -122,20 +161,36 @@ def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSessio
 
 def test_damaged_rows_name_file_up_to_limit(spark: SparkSession) -> None:
     """Rows with a damaged key or a wrong bucket are named with their file, at most as many as the limit."""
-    rows = [*hours(SEVEN, 5), row(0, SEVEN * 10_000, bad_key=True, persistence_id=None, file="f-2"), row(9, SEVEN * 10_000 - 1)]
+    rows = [
+        *hours(SEVEN, 5),
+        row(0, SEVEN * 10_000, bad_key=True, persistence_id=None, file="f-2"),
+        row(9, SEVEN * 10_000 - 1),
+    ]
     found = [
-        OffendingRow(**line.asDict()) for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()
+        OffendingRow(**line.asDict())
+        for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()
     ]
     assert found == [
         OffendingRow("null_key", "read", "order", None, 0, 0, SEVEN * 10_000, SEVEN, "f-2"),
         OffendingRow("wrong_bucket", "read", "order", "o-1", 9, 9, SEVEN * 10_000 - 1, SEVEN, "f-1"),
     ]
-    assert damaged_rows(judged(spark, rows), BucketSize.DAY.milliseconds, 3).where("reason = 'misaligned_bucket'").count() == 3
+    assert (
+        damaged_rows(judged(spark, rows), BucketSize.DAY.milliseconds, 3)
+        .where("reason = 'misaligned_bucket'")
+        .count()
+        == 3
+    )
 
 
 def test_newly_held_open_holds_are_left_out(spark: SparkSession) -> None:
     """Count persistence_ids without an open hold, each once. A hold of one tag does not cover another tag."""
-    rows = [suspect("a", 6), suspect("a", 7), suspect("b", 3), suspect("b", 4, tag="t"), suspect("c", 5, "late", "late")]
+    rows = [
+        suspect("a", 6),
+        suspect("a", 7),
+        suspect("b", 3),
+        suspect("b", 4, tag="t"),
+        suspect("c", 5, "late", "late"),
+    ]
     waiting = spark.createDataFrame([("order", "b")], "tag string, persistence_id string")
     assert newly_held(suspects(spark, rows), None) == (4, 2)
     assert newly_held(suspects(spark, rows), waiting) == (3, 2)
@@ -153,14 +208,20 @@ def test_read_reports_clean_run_reads_rows_once(spark: SparkSession, tmp_path: P
             reads.add(1)
             yield one
 
-    keys = spark.createDataFrame(spark.read.parquet(str(tmp_path / "keys")).rdd.mapPartitions(counted), schema)
-    reports = read_reports(keys, suspects(spark, []), [SchemaColumn("event", "blob", "blob")], BucketSize.HOUR, 20)
+    keys = spark.createDataFrame(
+        spark.read.parquet(str(tmp_path / "keys")).rdd.mapPartitions(counted), schema
+    )
+    reports = read_reports(
+        keys, suspects(spark, []), [SchemaColumn("event", "blob", "blob")], BucketSize.HOUR, 20
+    )
     assert reads.value == 60
     assert (reports.rows, reports.held, reports.offending) == (60, 0, ())
 
 
 @pytest.mark.parametrize("size", [BucketSize.DAY, BucketSize.MINUTE])
-def test_gate_other_bucket_size_stops_naming_rows(spark: SparkSession, tmp_path: Path, size: BucketSize) -> None:
+def test_gate_other_bucket_size_stops_naming_rows(
+    spark: SparkSession, tmp_path: Path, size: BucketSize
+) -> None:
     """Hour data configured as Day or Minute stops the run; the failure names a row and the size that fits."""
     reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
     limits = QualitySettings(min_rows_for_share=60)
@@ -176,5 +237,7 @@ def test_read_reports_shared_row_is_named_once(spark: SparkSession) -> None:
     rows = judged(spark, [row(1, SEVEN * 10_000 - 1)])
     found = suspects(spark, [("order", "o-1", 1, 1, SEVEN * 10_000 - 1, SEVEN, "deliver", "wrong_bucket")])
     reports = read_reports(rows, found, [], BucketSize.HOUR, 20)
-    assert [(named.reason, named.action, named.file) for named in reports.offending] == [("wrong_bucket", "read", "f-1")]
+    assert [(named.reason, named.action, named.file) for named in reports.offending] == [
+        ("wrong_bucket", "read", "f-1")
+    ]
     assert reports.dispositions[0].rows == 1

@@ -1,4 +1,6 @@
-"""Loading rows of many files slot by slot: each row comes once, a partition's rows come together, few are in memory at once."""
+"""Loading rows of many files slot by slot: each row comes once, a partition's rows come together, few are in
+memory at once.
+"""
 
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +18,9 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark import bulk_load
 from tagmill.views.writer import in_order
 
-SCHEMA = pa.schema({"tag_name": pa.string(), "timebucket": pa.int64(), "timestamp": pa.string(), "n": pa.int64()})
+SCHEMA = pa.schema(
+    {"tag_name": pa.string(), "timebucket": pa.int64(), "timestamp": pa.string(), "n": pa.int64()}
+)
 SLOTS = 4
 
 
@@ -31,7 +35,12 @@ def written(root: Path, count: int) -> tuple[RunFiles, list[str], int]:
         for _ in range(50):
             tag, bucket = random.randrange(3), random.randrange(2)
             groups[(tag + bucket) % SLOTS].append(
-                {"tag_name": f"t{tag}", "timebucket": bucket, "timestamp": str(lowest(random.randrange(10**17))), "n": number}
+                {
+                    "tag_name": f"t{tag}",
+                    "timebucket": bucket,
+                    "timestamp": str(lowest(random.randrange(10**17))),
+                    "n": number,
+                }
             )
             number += 1
         tables = [(slot, pa.Table.from_pylist(rows, SCHEMA)) for slot, rows in groups.items() if rows]
@@ -50,14 +59,18 @@ def keys(table: pa.Table) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("shares", [1, 3, SLOTS])
 def test_merged_rows_come_once_ordered_by_time(tmp_path: Path, shares: int) -> None:
-    """Merge files so that each row comes once and a partition's rows come in order of time, in at most two pieces."""
+    """Merge files so that each row comes once and a partition's rows come in order of time, in at most two
+    pieces.
+    """
     files, names, count = written(tmp_path, 5)
     seen, of_partition = [], dict[tuple[str, int], int]()
     for share in range(shares):
         for merged in bulk_load._merged(files, names, range(share, SLOTS, shares)):
             table = merged.take(pa.array(in_order(merged)))
             seen += table["n"].to_pylist()
-            for key, rows in groupby(zip(keys(table), table["timestamp"].to_pylist(), strict=True), lambda row: row[0]):
+            for key, rows in groupby(
+                zip(keys(table), table["timestamp"].to_pylist(), strict=True), lambda row: row[0]
+            ):
                 times = [ticks(UUID(time)) for _, time in rows]
                 assert times == sorted(times)
                 of_partition[key] = of_partition.get(key, 0) + 1

@@ -1,4 +1,6 @@
-"""Stores that do not answer a Spark job are reported as one error with one line, however the job was started."""
+"""Stores that do not answer a Spark job are reported as one error with one line, however the job was
+started.
+"""
 
 import os
 import signal
@@ -31,7 +33,8 @@ def test_worker_without_cassandra_raises_store_unavailable(spark, silent, tmp_pa
     found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC), 0)
     act = {"first": found.first, "write": lambda: found.write.parquet(str(tmp_path / "out"))}[action]
     with pytest.raises(
-        StoreUnavailable, match="^there did not answer Spark .StoreUnavailable.. Nothing was sealed. Run the same"
+        StoreUnavailable,
+        match="^there did not answer Spark .StoreUnavailable.. Nothing was sealed. Run the same",
     ):
         with explained("there"):
             act()
@@ -72,7 +75,9 @@ def idle_workers_killed(parts):
 
 
 def test_killed_worker_is_reported_in_one_line(shared) -> None:
-    """Killing a Python worker at work ends the command with one line that says that every step is safe to repeat."""
+    """Killing a Python worker at work ends the command with one line that says that every step is safe to
+    repeat.
+    """
     with pytest.raises(SparkEnded, match="^a Python worker of Spark ended. .*every step is safe to repeat$"):
         with session.spark_session(shared.configured, "test") as spark:
             spark.range(1).mapInArrow(killed, "id long").collect()

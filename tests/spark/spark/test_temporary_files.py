@@ -1,4 +1,6 @@
-"""Temporary files of a real Spark driver under TLS: they stay in its folder, and the next start removes a killed driver's."""
+"""Temporary files of a real Spark driver under TLS: they stay in its folder, and the next start removes a
+killed driver's.
+"""
 
 import os
 import signal
@@ -34,7 +36,9 @@ def start(tmp_path):
     (tmp_path / "temporary").mkdir()
     config = tmp_path / "tagmill.toml"
     jars = ROOT / "build" / "jars" / "spark"
-    config.write_text(f'[cassandra]\ntls = true\ntls_ca_file = "ca.pem"\n[spark]\njars = "{jars}"\ndriver_memory = "1g"\n')
+    config.write_text(
+        f'[cassandra]\ntls = true\ntls_ca_file = "ca.pem"\n[spark]\njars = "{jars}"\ndriver_memory = "1g"\n'
+    )
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary"), "TAGMILL_CASSANDRA__USERNAME": "u"}
     environment["PYTHONPATH"] = str(ROOT)
     started = []

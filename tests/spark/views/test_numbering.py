@@ -1,4 +1,5 @@
-"""Numbers given in Spark equal those of counting event by event, for any layout of files and any steps of the build.
+"""Numbers given in Spark equal those of counting event by event, for any layout of files and any steps of the
+build.
 
 Many random journals, one persistence_id each, are staged at once and compared with the rules.
 """
@@ -33,7 +34,8 @@ EVENTS = pa.schema(
     }
 )  # fmt: skip
 STANDS = (
-    "persistence_id string, sequence_nr bigint, partition_nr bigint, from_nr bigint, scanned bigint, adopted boolean, "
+    "persistence_id string, sequence_nr bigint, partition_nr bigint, from_nr bigint, scanned bigint, "
+    "adopted boolean, "
     "progress array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
 )
 
@@ -65,11 +67,13 @@ def stand(random: Random, events: list[Event]) -> Stand:
     return begun
 
 
-def staged(files: RunFiles, rows: list[dict[str, Any]], random: Random, *, row_group: int, in_order: bool) -> list[str]:
+def staged(
+    files: RunFiles, rows: list[dict[str, Any]], random: Random, *, row_group: int, in_order: bool
+) -> list[str]:
     """Write the rows to three files of small row groups and return their names.
 
-    `in_order`: a persistence_id's rows are in order, and together unless their partitions differ; otherwise all rows are
-    shuffled.
+    `in_order`: a persistence_id's rows are in order, and together unless their partitions differ; otherwise
+    all rows are shuffled.
     """
     if in_order:
         rows = sorted(rows, key=lambda row: hash((row["persistence_id"], row["partition_nr"])))
@@ -99,11 +103,16 @@ def numbered(
                 ticks = START + 10 * event.sequence_nr + event.writer
                 rows.append(
                     {
-                        "persistence_id": name, "partition_nr": event.sequence_nr // 10, "sequence_nr": event.sequence_nr,
-                        "timestamp": str(lowest(ticks)), "ticks": ticks if event.flaw is None else None,
-                        "tags": list(event.tags) or None, "flaw": event.flaw, **payload,
+                        "persistence_id": name,
+                        "partition_nr": event.sequence_nr // 10,
+                        "sequence_nr": event.sequence_nr,
+                        "timestamp": str(lowest(ticks)),
+                        "ticks": ticks if event.flaw is None else None,
+                        "tags": list(event.tags) or None,
+                        "flaw": event.flaw,
+                        **payload,
                     }
-                )  # fmt: skip
+                )
         progress = [(tag, number, nr, "") for tag, (number, nr) in sorted(begun.numbers.items())]
         known.append((name, begun.sequence_nr, 0, start, None, False, progress))
     files = RunFiles(str(root))
@@ -111,9 +120,13 @@ def numbered(
     run_numbering.find_runs(files, names, "runs")
     runs = spark.read.parquet(files.url("runs"))
     ends = numbering.ends(runs, stands).cache()
-    numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(files.url("starts"))
+    numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
+        files.url("starts")
+    )
     sums = run_numbering.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50)
-    found: dict[str, Any] = {name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases}
+    found: dict[str, Any] = {
+        name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases
+    }
     told = run_numbering.Sums()
     for row in (row for batch in files.record_batches("rows", 1000) for row in batch.to_pylist()):
         key, ticks = (row["tag_name"], row["sequence_nr"]), UUID(row["timestamp"]).time - GREGORIAN_TICKS
@@ -121,7 +134,9 @@ def numbered(
         assert {name: row[name] for name in payload} == payload
         assert row["timebucket"] == BucketSize.HOUR.start(ticks)
         found[row["persistence_id"]]["numbers"][key] = row["tag_pid_sequence_nr"]
-        told.add(run_numbering.Sums(Counter([row["tag_name"]]), {row["tag_name"]: ticks}, int(ticks < START + 50)))
+        told.add(
+            run_numbering.Sums(Counter([row["tag_name"]]), {row["tag_name"]: ticks}, int(ticks < START + 50))
+        )
     assert sums == told
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
@@ -155,7 +170,9 @@ def test_runs_give_the_numbers_that_counting_gives(spark, tmp_path, seed, layout
         if any(event.sequence_nr > start for event in events):
             assert (found[name]["upto"], found[name]["reason"]) == (after.sequence_nr, reason), name
         if after.sequence_nr > start:
-            assert found[name]["progress"] == (after.sequence_nr, after.sequence_nr // 10, after.numbers), name
+            assert found[name]["progress"] == (after.sequence_nr, after.sequence_nr // 10, after.numbers), (
+                name
+            )
         else:
             assert found[name]["progress"] is None
         reasons.add(reason)
@@ -180,5 +197,9 @@ def test_build_numbers_each_tag_from_one_gapless(seed):
     """Numbers of each tag of a persistence_id start at 1 and have no gap."""
     numbers, _, _ = build(Stand(), journal(Random(seed)))
     for tag in TAGS:
-        found = [number for (name, _), number in sorted(numbers.items(), key=lambda item: item[0][1]) if name == tag]
+        found = [
+            number
+            for (name, _), number in sorted(numbers.items(), key=lambda item: item[0][1])
+            if name == tag
+        ]
         assert found == list(range(1, len(found) + 1))

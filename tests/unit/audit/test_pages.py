@@ -15,23 +15,37 @@ BUCKET = 1_795_244_400_000
 HOSTILE = "<script>alert('o-1')</script> ${o} &amp; \"ж\""
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC)
 PIPELINE = PipelineSettings(
-    keyspace="orders", bucket_size=BucketSize.HOUR, tags=["order", HOSTILE], first_time_bucket=NOW, destination="orders"
+    keyspace="orders",
+    bucket_size=BucketSize.HOUR,
+    tags=["order", HOSTILE],
+    first_time_bucket=NOW,
+    destination="orders",
 )
 
 
 def finding(**columns: object) -> Finding:
-    return Finding.model_validate({**{field.split()[0]: None for field in FINDING_SCHEMA.split(", ")}, **columns})
+    return Finding.model_validate(
+        {**{field.split()[0]: None for field in FINDING_SCHEMA.split(", ")}, **columns}
+    )
 
 
 def report(findings: dict[Kind, int], named: list[Finding], warnings: list[str]) -> AuditReport:
     figures = {"journal": 10, "view": 9, "clickhouse": 9, "deleted": 0, "pending": 0, "cleaned": 0}
     of_tag = {kind: count for kind, count in findings.items() if kind != Kind.JOURNAL_HOLE}
     return AuditReport(
-        pipeline="orders", audit=7, started_at=NOW, done_at=NOW, until=BUCKET * 10_000, agrees=not findings,
+        pipeline="orders",
+        audit=7,
+        started_at=NOW,
+        done_at=NOW,
+        until=BUCKET * 10_000,
+        agrees=not findings,
         tags=[Line(tag="order", **figures, findings={}), Line(tag=HOSTILE, **figures, findings=of_tag)],
         buckets=[BucketLine(tag=HOSTILE, timebucket=BUCKET, **figures, findings=of_tag)] if of_tag else [],
-        findings=findings, named=named, warnings=warnings, folder="orders/audit/00000007",
-    )  # fmt: skip
+        findings=findings,
+        named=named,
+        warnings=warnings,
+        folder="orders/audit/00000007",
+    )
 
 
 @pytest.fixture
@@ -59,7 +73,12 @@ def test_warnings_alone_fail_nothing(docs: str) -> None:
 
 def test_findings_are_named_and_hostile_names_escaped(docs: str) -> None:
     named = finding(
-        kind=Kind.MISSING_IN_VIEW, tag=HOSTILE, persistence_id=HOSTILE, sequence_nr=5, timebucket=BUCKET, detail=HOSTILE
+        kind=Kind.MISSING_IN_VIEW,
+        tag=HOSTILE,
+        persistence_id=HOSTILE,
+        sequence_nr=5,
+        timebucket=BUCKET,
+        detail=HOSTILE,
     )
     found = {Kind.MISSING_IN_VIEW: 1, Kind.JOURNAL_HOLE: 2}
     page = pages.written(report(found, [named], [HOSTILE]), PIPELINE, docs)

@@ -24,12 +24,18 @@ COLUMNS = [("k", "UTF8Type"), ("b", "LongType"), ("n", "Int32Type"), ("v", "Byte
 
 def prepared(names, protocol, *, ttl=False):
     metadata = [
-        SimpleNamespace(keyspace_name="ks", table_name="t", name=name, type=of(kind)) for name, kind in COLUMNS if name in names
+        SimpleNamespace(keyspace_name="ks", table_name="t", name=name, type=of(kind))
+        for name, kind in COLUMNS
+        if name in names
     ]
     metadata.sort(key=lambda column: names.index(column.name))
     if ttl:
-        metadata.append(SimpleNamespace(keyspace_name="ks", table_name="t", name="[ttl]", type=of("Int32Type")))
-    return PreparedStatement(metadata, b"q" * 16, [names.index("k"), names.index("b")], "INSERT", None, protocol, [], None)
+        metadata.append(
+            SimpleNamespace(keyspace_name="ks", table_name="t", name="[ttl]", type=of("Int32Type"))
+        )
+    return PreparedStatement(
+        metadata, b"q" * 16, [names.index("k"), names.index("b")], "INSERT", None, protocol, [], None
+    )
 
 
 class Sent:
@@ -51,7 +57,12 @@ class Sent:
 
 def message_of(statement, timestamp):
     return BatchMessage(
-        statement.batch_type, statement._statements_and_parameters, statement.consistency_level, None, timestamp, None
+        statement.batch_type,
+        statement._statements_and_parameters,
+        statement.consistency_level,
+        None,
+        timestamp,
+        None,
     )
 
 
@@ -66,7 +77,9 @@ ROWS = st.lists(st.tuples(KEYS, st.none() | INT, st.none() | st.binary(max_size=
 @pytest.mark.parametrize("protocol", [V4, V5])
 @given(rows=ROWS, ttl=st.none() | st.integers(1, 1000))
 def test_write_rows_sends_the_drivers_messages(protocol, rows, ttl):
-    """Messages equal those that the driver makes of the same rows, byte for byte, in both versions of the protocol."""
+    """Messages equal those that the driver makes of the same rows, byte for byte, in both versions of the
+    protocol.
+    """
     table = pa.table(
         {
             "n": pa.array([n for _, n, _ in rows], pa.int32()),
@@ -84,7 +97,12 @@ def test_write_rows_sends_the_drivers_messages(protocol, rows, ttl):
     for statement, group in zip(to.statements, groups, strict=True):
         expected = BatchStatement(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.LOCAL_QUORUM)
         for (k, b), n, v in group:
-            values = {"n": UNSET_VALUE if n is None else n, "k": k, "b": b, "v": UNSET_VALUE if v is None else v}
+            values = {
+                "n": UNSET_VALUE if n is None else n,
+                "k": k,
+                "b": b,
+                "v": UNSET_VALUE if v is None else v,
+            }
             bound = [value for name, value in values.items() if name in there]
             expected.add(to.prepared, bound + ([] if ttl is None else [ttl]))
         assert sent(statement, protocol) == sent(expected, protocol).replace(
@@ -96,10 +114,14 @@ def test_write_rows_sends_the_drivers_messages(protocol, rows, ttl):
 def test_write_rows_constant_values_equal_columns():
     """Values given next to the rows equal columns with that value in every row."""
     one, other = Sent(V5), Sent(V5)
-    bulk_writer.write_rows(one, Target("ks", "t", 1), [pa.table({"n": [1, 2], "v": [b"x", None]})], {"k": "a", "b": 7})
+    bulk_writer.write_rows(
+        one, Target("ks", "t", 1), [pa.table({"n": [1, 2], "v": [b"x", None]})], {"k": "a", "b": 7}
+    )
     same = pa.table({"k": ["a", "a"], "b": [7, 7], "n": [1, 2], "v": [b"x", None]})
     bulk_writer.write_rows(other, Target("ks", "t", 1), [same])
-    assert [sent(statement, V5) for statement in one.statements] == [sent(statement, V5) for statement in other.statements]
+    assert [sent(statement, V5) for statement in one.statements] == [
+        sent(statement, V5) for statement in other.statements
+    ]
     assert one.statements[0].routing_key == other.statements[0].routing_key
 
 
@@ -133,7 +155,12 @@ def test_write_rows_other_column_type_is_refused():
         bulk_writer.write_rows(Sent(V5), Target("ks", "t", 1), [pa.table({"k": ["a"], "b": [1], "n": ["x"]})])
 
 
-@given(st.lists(st.tuples(st.sampled_from([10, 700, LARGE_ROW_BYTES, LARGE_ROW_BYTES + 1, 100_000]), st.booleans()), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([10, 700, LARGE_ROW_BYTES, LARGE_ROW_BYTES + 1, 100_000]), st.booleans()),
+        min_size=1,
+    )
+)
 def test_cut_batches_are_bounded_within_partition(rows):
     """Batches hold rows of one partition up to a size; large rows go alone."""
     sizes = [size for size, _ in rows]

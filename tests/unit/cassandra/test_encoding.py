@@ -66,7 +66,10 @@ def one_by_one(value, kind):
 
 
 def rows_of(parts, count):
-    return [b"".join(part if isinstance(part, bytes) else part[row].as_py() for part in parts) for row in range(count)]
+    return [
+        b"".join(part if isinstance(part, bytes) else part[row].as_py() for part in parts)
+        for row in range(count)
+    ]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -39,7 +39,15 @@ def test_slices_and_nulls_are_read_where_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "x", "01234567-89ab-cdef-0123-456789abcde", "01234567089ab-cdef-0123-456789abcdef", "g" * 36, "é" * 18]
+    "wrong",
+    [
+        "",
+        "x",
+        "01234567-89ab-cdef-0123-456789abcde",
+        "01234567089ab-cdef-0123-456789abcdef",
+        "g" * 36,
+        "é" * 18,
+    ],
 )
 def test_what_is_no_uuid_is_said(wrong: str) -> None:
     """Refuse texts and bytes that are not UUIDs."""

@@ -25,8 +25,11 @@ def read(name):
 def test_lines_of_unreadable_pipelines_say_why():
     lines = lines_of(["a", "down", "wrong", "b"], read)
     assert [(line["pipeline"], line["level"], line.get("exit_status")) for line in lines] == [
-        ("a", "counted", None), ("down", "unknown", 75), ("wrong", "unknown", 2), ("b", "counted", None),
-    ]  # fmt: skip
+        ("a", "counted", None),
+        ("down", "unknown", 75),
+        ("wrong", "unknown", 2),
+        ("b", "counted", None),
+    ]
     assert lines[1]["verdict"] == "not known: Kafka can't be reached"
 
 

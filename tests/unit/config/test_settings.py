@@ -21,7 +21,11 @@ SEVEN = datetime(2026, 11, 21, 7, tzinfo=UTC)
 
 
 def pipeline(name: str = "orders", **changes: str) -> str:
-    return f"[pipelines.{name}]\n" + "\n".join(f"{key} = {value}" for key, value in (ORDERS | changes).items()) + "\n"
+    return (
+        f"[pipelines.{name}]\n"
+        + "\n".join(f"{key} = {value}" for key, value in (ORDERS | changes).items())
+        + "\n"
+    )
 
 
 @pytest.fixture
@@ -81,7 +85,9 @@ def test_load_moments_of_plugin_and_iso(load, written: str, expected: datetime) 
 
 def test_start_ticks_never_before_first_bucket(load) -> None:
     """Tags start where start_from says, but never before the first time bucket."""
-    read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline("orders")
+    read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline(
+        "orders"
+    )
     assert read.start_ticks("order") == from_datetime(datetime(2026, 12, 1, tzinfo=UTC))
     assert read.start_ticks("billing") == from_datetime(SEVEN)
     # The plugin's readers begin with the whole bucket in which first_time_bucket lies.
@@ -92,9 +98,12 @@ def test_start_ticks_never_before_first_bucket(load) -> None:
 def test_load_relative_paths_from_files_folder(load, tmp_path: Path) -> None:
     """Relative paths count from the folder of the configuration file."""
     topic = (
-        '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\ndestination = "t"\nformat = "avro"\nschema_files = { 1 = "event.avsc" }\n'
+        '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\ndestination = "t"\nformat = '
+        '"avro"\nschema_files = { 1 = "event.avsc" }\n'
     )
-    stores = "".join(f'[{name}]\ntls_ca_file = "{name}.pem"\n' for name in ("cassandra", "clickhouse", "kafka"))
+    stores = "".join(
+        f'[{name}]\ntls_ca_file = "{name}.pem"\n' for name in ("cassandra", "clickhouse", "kafka")
+    )
     settings = load('[storage]\nroot = "data"\n[spark]\njars = "jars"\n' + stores + topic)
     assert settings.storage.root == str(tmp_path / "data")
     assert settings.spark.jars == tmp_path / "jars"
@@ -111,15 +120,24 @@ def test_a_url_stays_a_url(load) -> None:
 def test_the_environment_overrides_the_file_key_by_key(load) -> None:
     settings = load(
         '[cassandra]\nport = 9043\nhosts = ["a"]\n' + pipeline(),
-        CASSANDRA__PORT="9999", CLICKHOUSE__HOST="ch", PIPELINES__ORDERS__BATCH_ROWS="7",
-    )  # fmt: skip
-    assert (settings.cassandra.port, settings.cassandra.hosts, settings.clickhouse.host) == (9999, ["a"], "ch")
+        CASSANDRA__PORT="9999",
+        CLICKHOUSE__HOST="ch",
+        PIPELINES__ORDERS__BATCH_ROWS="7",
+    )
+    assert (settings.cassandra.port, settings.cassandra.hosts, settings.clickhouse.host) == (
+        9999,
+        ["a"],
+        "ch",
+    )
     assert (settings.pipeline("orders").batch_rows, settings.pipeline("orders").keyspace) == (7, "orders")
 
 
 def test_secrets_come_from_the_environment_and_never_show(load) -> None:
     settings = load(pipeline(), CASSANDRA__USERNAME="reader", CASSANDRA__PASSWORD="hunter2")  # noqa: S106
-    assert settings.cassandra.password is not None and settings.cassandra.password.get_secret_value() == "hunter2"
+    assert (
+        settings.cassandra.password is not None
+        and settings.cassandra.password.get_secret_value() == "hunter2"
+    )
     assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
 
 
@@ -132,7 +150,11 @@ def test_the_file_is_found_by_the_environment(load, tmp_path: Path, monkeypatch:
 def test_replication_defaults_to_one_copy_and_takes_datacenters(load) -> None:
     assert load("").cassandra.replication.options() == {"class": "SimpleStrategy", "replication_factor": "1"}
     text = '[cassandra]\nreplication = { class = "NetworkTopologyStrategy", eu = 3, us = 2 }\n'
-    assert load(text).cassandra.replication.options() == {"class": "NetworkTopologyStrategy", "eu": "3", "us": "2"}
+    assert load(text).cassandra.replication.options() == {
+        "class": "NetworkTopologyStrategy",
+        "eu": "3",
+        "us": "2",
+    }
 
 
 def test_other_readers_empty_differs_from_unset(load) -> None:
@@ -156,14 +178,26 @@ def topic_with_columns(*names: str) -> str:
     [
         ("[kafcka]\nport = 1\n", "kafcka: unknown key"),
         ("[kafka]\nport = 1\n", "kafka.port: unknown key"),
-        ('[kafka]\npassword = "p"\n', "kafka.password doesn't belong in the file; set TAGMILL_KAFKA__PASSWORD"),
+        (
+            '[kafka]\npassword = "p"\n',
+            "kafka.password doesn't belong in the file; set TAGMILL_KAFKA__PASSWORD",
+        ),
         (pipeline(kind='"views"'), "pipelines.orders.kind: 'views' is none of tag_views, kafka_journal"),
         ('[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\n', "pipelines.j: topics: name at least one"),
-        ('[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\ntags = []\n', "pipelines.j.tags: unknown key"),
-        ('[kafka_journals.j]\nkeyspace = "j"\n', "kafka_journals: unknown key; a pipeline is [pipelines.NAME]"),
+        (
+            '[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\ntags = []\n',
+            "pipelines.j.tags: unknown key",
+        ),
+        (
+            '[kafka_journals.j]\nkeyspace = "j"\n',
+            "kafka_journals: unknown key; a pipeline is [pipelines.NAME]",
+        ),
         ("[cassandra]\nprot = 1\n", "cassandra.prot: unknown key"),
         (pipeline(tagz='["a"]'), "pipelines.orders.tagz: unknown key"),
-        (pipeline() + "[pipelines.orders.quality]\nshare = 1\n", "pipelines.orders.quality.share: unknown key"),
+        (
+            pipeline() + "[pipelines.orders.quality]\nshare = 1\n",
+            "pipelines.orders.quality.share: unknown key",
+        ),
         ("[cassandra]\nport = 0\n", "cassandra.port: "),
         ('[cassandra]\nread_consistency = "MOST"\n', "cassandra.read_consistency: "),
         ("cassandra = 5\n", "cassandra: "),
@@ -178,12 +212,21 @@ def topic_with_columns(*names: str) -> str:
         (pipeline(first_time_bucket="20261121"), "pipelines.orders.first_time_bucket: a number is no moment"),
         (pipeline(start_from="{ order = 1795518000000 }"), "a number is no moment; write it as 2026-11-21"),
         (pipeline(retention_days="999999"), "pipelines.orders.retention_days: at most 36525 is possible"),
-        (pipeline(gap_timeout_seconds="1e12"), "pipelines.orders.gap_timeout_seconds: at most 3155760000 is possible"),
-        (pipeline(batch_rows=str(10**20)), "pipelines.orders.batch_rows: at most 9223372036854775807 is possible"),
+        (
+            pipeline(gap_timeout_seconds="1e12"),
+            "pipelines.orders.gap_timeout_seconds: at most 3155760000 is possible",
+        ),
+        (
+            pipeline(batch_rows=str(10**20)),
+            "pipelines.orders.batch_rows: at most 9223372036854775807 is possible",
+        ),
         (pipeline(keyspace='"x; DROP"'), "pipelines.orders.keyspace: 'x; DROP' is no identifier"),
         (pipeline(name='"or-ders"'), "'or-ders' is no identifier"),
         (pipeline(destination=f'"{"d" * 42}"'), "destination: too long for what stands beside it"),
-        (pipeline(eventual_consistency_delay_seconds="-1"), "pipelines.orders.eventual_consistency_delay_seconds: "),
+        (
+            pipeline(eventual_consistency_delay_seconds="-1"),
+            "pipelines.orders.eventual_consistency_delay_seconds: ",
+        ),
         (pipeline(look_back_seconds="inf"), "pipelines.orders.look_back_seconds: "),
         *(
             (
@@ -197,11 +240,13 @@ def topic_with_columns(*names: str) -> str:
             "pipelines.more.destination: orders is the destination of orders; each pipeline has its own",
         ),
         (
-            pipeline() + '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "orders"\n',
+            pipeline()
+            + '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "orders"\n',
             "pipelines.t.destination: orders is the destination of orders; each pipeline has its own",
         ),
         (
-            pipeline(destination='"carts_batches"') + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
+            pipeline(destination='"carts_batches"')
+            + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
             "pipelines.orders.destination: carts_batches belongs to the destination of j",
         ),
         (
@@ -210,24 +255,35 @@ def topic_with_columns(*names: str) -> str:
         ),
         (
             pipeline(long_look_back_seconds="86400") + "[pipelines.orders.cleanup]\nolder_than_days = 1\n",
-            "pipelines.orders: cleanup.older_than_days: a TTL shorter than the delay and long_look_back_seconds together",
+            "pipelines.orders: cleanup.older_than_days: a TTL shorter than the delay and "
+            "long_look_back_seconds together",
         ),
-        (pipeline() + "[pipelines.orders.cleanup]\nolder_than_days = 0\n", "pipelines.orders.cleanup.older_than_days: "),
+        (
+            pipeline() + "[pipelines.orders.cleanup]\nolder_than_days = 0\n",
+            "pipelines.orders.cleanup.older_than_days: ",
+        ),
         (
             pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\n',
             "pipelines.orders.cleanup.other_readers.0: reader mail: say either read_to or offset_store",
         ),
         (
-            pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\nread_to = "2026-01-01"\ntags = ["oder"]\n',
+            pipeline()
+            + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\nread_to = "2026-01-01"\ntags = '
+            '["oder"]\n',
             "pipelines.orders: cleanup.other_readers: mail: not among the tags: oder",
         ),
         (
-            pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\noffset_store = { keyspace = "p" }\n',
+            pipeline()
+            + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\noffset_store = { keyspace = '
+            '"p" }\n',
             "pipelines.orders.cleanup.other_readers.0.offset_store.projection_name: ",
         ),
         (topic_with_columns("kind"), "columns: kind is there twice, or belongs to Tagmill"),
         (topic_with_columns("row_checksum"), "columns: row_checksum is there twice"),
-        (topic_with_columns("Offset", "Price", "price", "size"), "columns: Offset, Price, price is there twice"),
+        (
+            topic_with_columns("Offset", "Price", "price", "size"),
+            "columns: Offset, Price, price is there twice",
+        ),
         ("[cassandra\n", "can't be read as TOML"),
     ],
 )
@@ -265,7 +321,9 @@ def test_a_list_in_the_environment_is_json(load) -> None:
 
 
 def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no such configuration file; give --config or set TAGMILL_CONFIG"):
+    with pytest.raises(
+        ConfigurationError, match="there is no such configuration file; give --config or set TAGMILL_CONFIG"
+    ):
         Settings.load(tmp_path / "none.toml")
 
 
@@ -277,14 +335,20 @@ def test_load_folder_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_pipeline_lists_configured_ones(load) -> None:
     """Name the configured pipelines if another one is asked for."""
-    with pytest.raises(ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"):
+    with pytest.raises(
+        ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"
+    ):
         load(pipeline()).pipeline("refunds")
 
 
 def test_a_journal_is_built_by_one_pipeline(load) -> None:
-    first, second = pipeline(views='"tagmill"'), pipeline("billing", destination='"billing"', views='"tagmill"')
-    assert "pipelines.billing.views: keyspace orders is built by pipeline orders, for all its tags" in mistake(
-        load, first + second
+    first, second = (
+        pipeline(views='"tagmill"'),
+        pipeline("billing", destination='"billing"', views='"tagmill"'),
+    )
+    assert (
+        "pipelines.billing.views: keyspace orders is built by pipeline orders, for all its tags"
+        in mistake(load, first + second)
     )
     load(first + second.replace('"tagmill"', '"application"'))
     load(first + second.replace('"orders"', '"another"'))
@@ -292,7 +356,10 @@ def test_a_journal_is_built_by_one_pipeline(load) -> None:
 
 def test_kafka_journal_is_own_kind(load) -> None:
     """Kafka journals are pipelines of their own kind; asking for one as another kind is refused."""
-    text = pipeline() + '[pipelines.carts]\nkind = "kafka_journal"\nkeyspace = "carts"\ntopic_prefixes = ["journal-"]\n'
+    text = (
+        pipeline()
+        + '[pipelines.carts]\nkind = "kafka_journal"\nkeyspace = "carts"\ntopic_prefixes = ["journal-"]\n'
+    )
     settings = load(text, KAFKA__PASSWORD="s3cr3t", PIPELINES__CARTS__SEGMENT_SIZE="500")
     assert list(settings.pipelines) == ["orders"] and list(settings.kafka_journals) == ["carts"]
     assert settings.kafka_journal("carts").segment_size == 500
@@ -317,10 +384,13 @@ def test_kafka_journal_is_own_kind(load) -> None:
 def test_topic_has_one_pipeline_per_keyspace(load, one: str, other: str, shared: str | None) -> None:
     """Topics, named or by prefix, are replicated to a keyspace by one pipeline only."""
     first, second = (
-        f'[pipelines.{n}]\nkind = "kafka_journal"\nkeyspace = "j"\n{topics}\n' for n, topics in (("m", one), ("n", other))
+        f'[pipelines.{n}]\nkind = "kafka_journal"\nkeyspace = "j"\n{topics}\n'
+        for n, topics in (("m", one), ("n", other))
     )
     if shared:
-        assert f"pipelines.n.topics: {shared} is replicated to keyspace j by pipeline m already" in mistake(load, first + second)
+        assert f"pipelines.n.topics: {shared} is replicated to keyspace j by pipeline m already" in mistake(
+            load, first + second
+        )
     else:
         load(first + second)
     load(first + second.replace('"j"', '"k"'))

@@ -1,4 +1,6 @@
-"""TLS connections that can't succeed by a retry end in one line with exit status 2, whichever server it is."""
+"""TLS connections that can't succeed by a retry end in one line with exit status 2, whichever server it
+is.
+"""
 
 import time
 
@@ -23,7 +25,9 @@ def connect(store, port, ca_file):
         ClickHouse(ClickHouseSettings(port=port, tls=True, tls_ca_file=ca_file, connect_timeout_seconds=5))
     else:
         servers = [f"127.0.0.1:{port}"]
-        settings = KafkaSettings(bootstrap_servers=servers, tls=True, tls_ca_file=ca_file, request_timeout_seconds=3)
+        settings = KafkaSettings(
+            bootstrap_servers=servers, tls=True, tls_ca_file=ca_file, request_timeout_seconds=3
+        )
         with Kafka(settings) as kafka:
             kafka.topics()
 
@@ -71,5 +75,7 @@ def test_authorities_not_there_are_named_at_load(store, tmp_path):
             (tmp_path / "ca.pem").write_text(content)
         file = tmp_path / "tagmill.toml"
         file.write_text(f'[{store}]\ntls = true\ntls_ca_file = "ca.pem"\n')
-        with pytest.raises(ConfigurationError, match=rf"tagmill.toml: {store}.tls_ca_file: .*ca.pem {words}$"):
+        with pytest.raises(
+            ConfigurationError, match=rf"tagmill.toml: {store}.tls_ca_file: .*ca.pem {words}$"
+        ):
             Settings.load(file)

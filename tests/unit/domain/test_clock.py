@@ -32,13 +32,21 @@ def test_read_within_the_round_trip_is_no_difference(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("readings", "said"),
     [
-        pytest.param([("A", DAYS), ("B", DAYS)], r"this machine \(.+\) is 172800 s ahead of A's", id="ours-ahead"),
+        pytest.param(
+            [("A", DAYS), ("B", DAYS)], r"this machine \(.+\) is 172800 s ahead of A's", id="ours-ahead"
+        ),
         pytest.param([("A", -DAYS)], r"this machine \(.+\) is 172800 s behind A's", id="ours-behind"),
-        pytest.param([("A", timedelta(0)), ("B", DAYS)], "clock of B is 172800 s behind A's", id="server-behind"),
-        pytest.param([("A", -DAYS), ("B", timedelta(0))], "clock of A is 172800 s ahead of B's", id="server-ahead"),
+        pytest.param(
+            [("A", timedelta(0)), ("B", DAYS)], "clock of B is 172800 s behind A's", id="server-behind"
+        ),
+        pytest.param(
+            [("A", -DAYS), ("B", timedelta(0))], "clock of A is 172800 s ahead of B's", id="server-ahead"
+        ),
     ],
 )
-def test_require_agreement_names_the_clock_that_differs(readings: list[tuple[str, timedelta]], said: str) -> None:
+def test_require_agreement_names_the_clock_that_differs(
+    readings: list[tuple[str, timedelta]], said: str
+) -> None:
     with pytest.raises(ClockDiffers, match=said):
         clock.require_agreement([reading(*each) for each in readings], 60)
 

@@ -45,4 +45,7 @@ def test_needless_quotes_make_no_other_rule():
 
 
 def test_field_with_dots_in_its_name_is_found():
-    assert finder('"service.name".x')({"service.name": {"x": 1}}) == 1 and finder("service.name")({"service.name": 1}) is None
+    assert (
+        finder('"service.name".x')({"service.name": {"x": 1}}) == 1
+        and finder("service.name")({"service.name": 1}) is None
+    )

@@ -1,4 +1,6 @@
-"""Identifiers in CQL and SQL text contain only letters, digits and _; keys are text that Cassandra can look up."""
+"""Identifiers in CQL and SQL text contain only letters, digits and _; keys are text that Cassandra can look
+up.
+"""
 
 import re
 
@@ -24,7 +26,8 @@ def test_key_is_text_cassandra_can_hold() -> None:
     for text in ("", "o-1", "\U0001f600", "x" * identifiers.LONGEST_KEY_BYTES):
         assert identifiers.key(text) == text
     with pytest.raises(
-        ConfigurationError, match=r"'x{20}'…: what was given has 65522 bytes, .* at most 65521\. Nothing was done"
+        ConfigurationError,
+        match=r"'x{20}'…: what was given has 65522 bytes, .* at most 65521\. Nothing was done",
     ):
         identifiers.key("x" * 65_522)
     with pytest.raises(ConfigurationError, match="has 70000 bytes"):

@@ -14,7 +14,11 @@ TICKS = st.integers(0, 10**17)
 
 @pytest.mark.parametrize(
     ("size", "start"),
-    [(BucketSize.DAY, "2026-11-21T00:00"), (BucketSize.HOUR, "2026-11-21T07:00"), (BucketSize.MINUTE, "2026-11-21T07:59")],
+    [
+        (BucketSize.DAY, "2026-11-21T00:00"),
+        (BucketSize.HOUR, "2026-11-21T07:00"),
+        (BucketSize.MINUTE, "2026-11-21T07:59"),
+    ],
 )
 def test_start_is_bucket_that_began_last(size: BucketSize, start: str) -> None:
     """Moments fall in the bucket that began last before them."""
@@ -35,7 +39,10 @@ def test_bucket_holds_first_and_last_tick(size: BucketSize, tick: int) -> None:
     start = size.start(tick)
     first = first_ticks(start)
     assert [size.start(first + n) for n in (0, size.ticks - 1)] == [start, start]
-    assert [size.start(first - 1), size.start(first + size.ticks)] == [start - size.milliseconds, start + size.milliseconds]
+    assert [size.start(first - 1), size.start(first + size.ticks)] == [
+        start - size.milliseconds,
+        start + size.milliseconds,
+    ]
 
 
 def test_bucket_sizes_have_the_plugin_s_names() -> None:
@@ -45,7 +52,11 @@ def test_bucket_sizes_have_the_plugin_s_names() -> None:
 
 @pytest.mark.parametrize(
     ("moment", "expected"),
-    [("2026-11-30T23:59:59.999999Z", "202611"), ("2026-12-01T00:00:00Z", "202612"), ("2024-02-29T12:00:00Z", "202402")],
+    [
+        ("2026-11-30T23:59:59.999999Z", "202611"),
+        ("2026-12-01T00:00:00Z", "202612"),
+        ("2024-02-29T12:00:00Z", "202402"),
+    ],
 )
 def test_the_month_is_the_one_in_utc(moment: str, expected: str) -> None:
     assert month(from_datetime(datetime.fromisoformat(moment)) + 9) == expected

@@ -18,7 +18,11 @@ def proof(how="checked", at=AT, agrees=True, **more):
 CASES = {
     "counted": (Facts(delivered=5, stored=5), Level.COUNTED, "counts agree"),
     "nothing yet": (Facts(stored=0), Level.COUNTED, "nothing delivered yet"),
-    "verified now": (Facts(delivered=5, stored=5, verified=AT), Level.PROVEN, "exactly once, checked at 2026-11-25 14:02:11"),
+    "verified now": (
+        Facts(delivered=5, stored=5, verified=AT),
+        Level.PROVEN,
+        "exactly once, checked at 2026-11-25 14:02:11",
+    ),
     "checked": (
         Facts(delivered=5, stored=5, checked=proof()),
         Level.PROVEN,
@@ -40,15 +44,28 @@ CASES = {
         "differs: a batch has other values (checked at 2026-11-25 14:02:11)",
     ),
     "audit said no, a later check yes": (
-        Facts(delivered=5, stored=5, checked=proof(), audited=proof("audited", EARLIER, agrees=False, finding=LOST)),
+        Facts(
+            delivered=5,
+            stored=5,
+            checked=proof(),
+            audited=proof("audited", EARLIER, agrees=False, finding=LOST),
+        ),
         Level.WRONG,
         f"differs: {LOST} (audited at 2026-11-25 12:00:00)",
     ),
     "rows too many": (Facts(delivered=5, stored=15), Level.WRONG, "differs: +10 rows in ClickHouse"),
     "rows lost": (Facts(delivered=5, stored=4, verified=AT), Level.WRONG, "differs: -1 rows in ClickHouse"),
     "expired": (Facts(delivered=5, expired=2, stored=3), Level.COUNTED, "counts agree"),
-    "more than expired": (Facts(delivered=5, expired=2, stored=2), Level.WRONG, "differs: -1 rows in ClickHouse"),
-    "several findings": (Facts(stored=0, differences=("a", "b", "c")), Level.WRONG, "differs: a (and 2 more)"),
+    "more than expired": (
+        Facts(delivered=5, expired=2, stored=2),
+        Level.WRONG,
+        "differs: -1 rows in ClickHouse",
+    ),
+    "several findings": (
+        Facts(stored=0, differences=("a", "b", "c")),
+        Level.WRONG,
+        "differs: a (and 2 more)",
+    ),
     "under way": (
         Facts(delivered=5, pushed=2, sealed=3, stored=9, open_run=OpenRun(2, "SEALED", 1)),
         Level.WAITING,
@@ -80,7 +97,11 @@ CASES = {
         "failed at 2026-11-25 12:00:00: plan: no answer",
     ),
     "failed once in passing, then killed again and again": (
-        Facts(stored=0, failure=Failure(1, EARLIER, "plan", None, "no answer", passing=True), open_run=OpenRun(2, "PLANNED", 4)),
+        Facts(
+            stored=0,
+            failure=Failure(1, EARLIER, "plan", None, "no answer", passing=True),
+            open_run=OpenRun(2, "PLANNED", 4),
+        ),
         Level.WRONG,
         "run 2 is not closed (PLANNED, begun 4 times); failed at 2026-11-25 12:00:00: plan: no answer",
     ),
@@ -106,13 +127,21 @@ CASES = {
         "stopped: topic t was made anew; waiting 150",
     ),
     "held": (Facts(delivered=5, stored=5, held=2, checked=proof()), Level.HELD, "2 held"),
-    "held too long": (Facts(stored=0, held=2, overdue=("'o' since run 1",)), Level.WRONG, "2 held: 'o' since run 1"),
+    "held too long": (
+        Facts(stored=0, held=2, overdue=("'o' since run 1",)),
+        Level.WRONG,
+        "2 held: 'o' since run 1",
+    ),
     "dead letters, proven": (
         Facts(delivered=5, stored=5, dead_letters=4, verified=AT),
         Level.APART,
         "exactly once, checked at 2026-11-25 14:02:11; 4 dead letters",
     ),
-    "dead letters, counted": (Facts(delivered=5, stored=5, dead_letters=4), Level.COUNTED, "counts agree; 4 dead letters"),
+    "dead letters, counted": (
+        Facts(delivered=5, stored=5, dead_letters=4),
+        Level.COUNTED,
+        "counts agree; 4 dead letters",
+    ),
     "view shrank": (
         Facts(delivered=16, stored=16, at_source=11, verified=AT),
         Level.APART,
@@ -130,10 +159,16 @@ def test_judge_facts_give_word_and_level(case):
 
 
 def test_judge_reasons_worst_first():
-    facts = Facts(delivered=5, stored=4, waiting=3, held=2, dead_letters=1, failure=Failure(1, AT, "push", 4, "no"))
+    facts = Facts(
+        delivered=5, stored=4, waiting=3, held=2, dead_letters=1, failure=Failure(1, AT, "push", 4, "no")
+    )
     reasons = judge(facts).reasons
     levels = [reason.level for reason in reasons]
-    assert len(levels) == 5 and levels == sorted(levels, reverse=True) and reasons[0].text.startswith("differs: -1")
+    assert (
+        len(levels) == 5
+        and levels == sorted(levels, reverse=True)
+        and reasons[0].text.startswith("differs: -1")
+    )
 
 
 def test_unknown_keeps_the_reason():

@@ -34,6 +34,9 @@ def test_within_ranges_keeps_only_those_read() -> None:
 def test_parts_any_records_apart_in_order(apart: list[int]) -> None:
     """Parts hold every record once, in order; those set apart are alone and carry their reason."""
     batch = pa.RecordBatch.from_pydict({"topic": ["t"] * 5, "partition": [0] * 5, "offset": list(range(5))})
-    found = [(part["offset"].to_pylist(), reason) for part, reason in parts(batch, {("t", 0, at): f"why {at}" for at in apart})]
+    found = [
+        (part["offset"].to_pylist(), reason)
+        for part, reason in parts(batch, {("t", 0, at): f"why {at}" for at in apart})
+    ]
     assert [at for offsets, _ in found for at in offsets] == list(range(5))
     assert [(offsets, reason) for offsets, reason in found if reason] == [([at], f"why {at}") for at in apart]

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagmill.kafka_journal.fold import Fold, Record, entry_segments, expire_on, java_hash, record_id, segment_of
+from tagmill.kafka_journal.fold import (
+    Fold,
+    Record,
+    entry_segments,
+    expire_on,
+    java_hash,
+    record_id,
+    segment_of,
+)
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -36,7 +44,12 @@ def test_append_without_an_entry_creates_it():
 def test_append_to_entry_keeps_its_life():
     """Appending to an entry updates seq_nr and offset, and keeps record_id and time of creation."""
     entry = folded(record("append", 7, 9), entry=STANDING).entry
-    assert (entry.seq_nr, entry.offset, entry.record_id, entry.created) == (9, 7, STANDING.record_id, STANDING.created)
+    assert (entry.seq_nr, entry.offset, entry.record_id, entry.created) == (
+        9,
+        7,
+        STANDING.record_id,
+        STANDING.created,
+    )
 
 
 @pytest.mark.parametrize("kind", ["delete", "purge", "mark"])
@@ -91,10 +104,16 @@ def test_fold_of_moved_id_goes_on():
     assert (fold.entry.partition, fold.entry.offset, fold.entry.seq_nr) == (3, 0, 7)
     assert fold.partitions == [0, 3]
     again = folded(
-        record("append", 50, 6), record("delete", 51, 4), record("append", 0, 7, partition=3), record("append", 1, 8, partition=3),
+        record("append", 50, 6),
+        record("delete", 51, 4),
+        record("append", 0, 7, partition=3),
+        record("append", 1, 8, partition=3),
         entry=fold.entry,
-    )  # fmt: skip
-    assert again.entry == folded(record("append", 1, 8, partition=3), entry=fold.entry).entry and again.deletes == []
+    )
+    assert (
+        again.entry == folded(record("append", 1, 8, partition=3), entry=fold.entry).entry
+        and again.deletes == []
+    )
 
 
 @pytest.mark.parametrize(

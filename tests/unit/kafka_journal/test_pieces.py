@@ -1,4 +1,6 @@
-"""Backlogs are cut so that an id's older records never come behind newer ones, whatever the timestamps say."""
+"""Backlogs are cut so that an id's older records never come behind newer ones, whatever the timestamps
+say.
+"""
 
 import pytest
 from hypothesis import given
@@ -29,7 +31,9 @@ def test_murmur2_of_keys_equals_kafka_clients(key, expected):
 
 def test_layout_of_moved_key_is_older_than_home():
     key = next(
-        f"k{n}".encode() for n in range(100) if (partition_of(f"k{n}".encode(), 2), partition_of(f"k{n}".encode(), 3)) == (1, 0)
+        f"k{n}".encode()
+        for n in range(100)
+        if (partition_of(f"k{n}".encode(), 2), partition_of(f"k{n}".encode(), 3)) == (1, 0)
     )
     assert (layout_of(key, 1, 3), layout_of(key, 0, 3), layout_of(key, 2, 3)) == (2, HOME, 0)
     places = [{"partition": 0, "since": 1}, {"partition": 1, "since": 9}]
@@ -44,7 +48,9 @@ def test_in_turn_of_other_partitioners_goes_by_timestamps():
 
 @given(st.data())
 def test_cut_pieces_never_part_moved_ids(data):
-    """Cut to the end: every round makes progress, and takes a later record of a move only after all of its earlier ones."""
+    """Cut to the end: every round makes progress, and takes a later record of a move only after all of its
+    earlier ones.
+    """
     ends = [data.draw(st.integers(1, 12)) for _ in range(PARTITIONS)]
     at = data.draw(st.integers(1, 6))
     pairs = [(a, b) for a in range(PARTITIONS) for b in range(PARTITIONS) if a != b]
@@ -64,7 +70,9 @@ def test_cut_pieces_never_part_moved_ids(data):
             assert one.first == done[one.partition] and one.end <= ends[one.partition]
             done[one.partition] = one.end
         assert done != before
-        assert not [move for move in moves if done[move.later] > move.first and done[move.earlier] <= move.last]
+        assert not [
+            move for move in moves if done[move.later] > move.first and done[move.earlier] <= move.last
+        ]
 
 
 def test_cut_keeps_ranges_that_note_lost_records():

@@ -1,4 +1,6 @@
-"""Records as they are staged: those that are not journal records, those that can't be read, and the facts of the others."""
+"""Records as they are staged: those that are not journal records, those that can't be read, and the facts of
+the others.
+"""
 
 import json
 
@@ -13,7 +15,9 @@ LARGEST = 200_000
 def staged(key, value=b'{"events":[{"seqNr":1}]}', headers=(), **of_action):
     named = [append_header(1, 1, **of_action), *headers]
     record = {"topic": "t", "partition": 0, "offset": 0, "timestamp": None, "key": key, "value": value}
-    return decode(record | {"headers": [{"key": name, "value": content} for name, content in named]}, 1, LARGEST)
+    return decode(
+        record | {"headers": [{"key": name, "value": content} for name, content in named]}, 1, LARGEST
+    )
 
 
 @pytest.mark.parametrize("key", [b"", "ü".encode(), b"k" * LONGEST_ID])
@@ -23,7 +27,12 @@ def test_staged_id_is_any_key_text(key):
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [(None, "without a key"), (b"\xff", "utf-8"), (b"k" * (LONGEST_ID + 1), "an id of 65270 bytes, more than")]
+    ("key", "why"),
+    [
+        (None, "without a key"),
+        (b"\xff", "utf-8"),
+        (b"k" * (LONGEST_ID + 1), "an id of 65270 bytes, more than"),
+    ],
 )
 def test_what_is_no_id_cannot_be_read(key, why):
     """Keys that are missing, not UTF-8 or too long are staged as broken, with the key and the reason."""
@@ -35,15 +44,29 @@ def test_what_is_no_id_cannot_be_read(key, why):
     ("record", "why"),
     [
         (
-            {"value": json.dumps({"events": [{"seqNr": 1}, {"seqNr": 2, "payload": "x" * LARGEST}]}).encode()},
+            {
+                "value": json.dumps(
+                    {"events": [{"seqNr": 1}, {"seqNr": 2, "payload": "x" * LARGEST}]}
+                ).encode()
+            },
             "event 2: a row of 200",
         ),
         ({"value": binary([(1, [], 1, b"x" * LARGEST)]), "payload_type": "binary"}, "event 1: a row of 200"),
         ({"headers": [("h", b"x" * LARGEST)]}, "event 1: a row of 200"),
         ({"headers": [("h" * 65_536, b"")]}, "the name of a header"),
         ({"origin": "o" * LARGEST}, "event 1: a row of 200"),
-        ({"value": json.dumps({"events": [{"seqNr": 1, "tags": ["t" * 65_536]}]}).encode()}, "event 1: a tag of more than 65535"),
-        ({"value": json.dumps({"events": [{"seqNr": 1, "tags": [f"{n:0990}" for n in range(200)]}]}).encode()}, "a row of 210"),
+        (
+            {"value": json.dumps({"events": [{"seqNr": 1, "tags": ["t" * 65_536]}]}).encode()},
+            "event 1: a tag of more than 65535",
+        ),
+        (
+            {
+                "value": json.dumps(
+                    {"events": [{"seqNr": 1, "tags": [f"{n:0990}" for n in range(200)]}]}
+                ).encode()
+            },
+            "a row of 210",
+        ),
     ],
     ids=["json", "binary", "header", "header name", "origin", "tag", "many tags"],
 )

@@ -6,7 +6,15 @@ import struct
 import pytest
 
 from tagmill.kafka_journal import wire_format
-from tagmill.kafka_journal.wire_format import Event, Undecodable, decode_action, decode_events, duration_ms, kind_of, row_metadata
+from tagmill.kafka_journal.wire_format import (
+    Event,
+    Undecodable,
+    decode_action,
+    decode_events,
+    duration_ms,
+    kind_of,
+    row_metadata,
+)
 from tests.support.kafka import append_header, binary, header
 
 
@@ -32,7 +40,18 @@ def test_each_of_the_four_actions_is_known(content, kind):
 
 
 @pytest.mark.parametrize(
-    "text", [None, b"", b"{}", b'{"other":1}', b"[]", b"nonsense", b"\xff", b'"append"', b'{"purge":{},"mark":{"id":"m"}}']
+    "text",
+    [
+        None,
+        b"",
+        b"{}",
+        b'{"other":1}',
+        b"[]",
+        b"nonsense",
+        b"\xff",
+        b'"append"',
+        b'{"purge":{},"mark":{"id":"m"}}',
+    ],
 )
 def test_decode_action_unknown_or_several_is_none(text):
     """Headers that name no action, or several, do not belong to a journal record."""
@@ -74,8 +93,12 @@ def test_text_json_and_missing_payloads_are_told_apart():
     }
     found = decode_events(append(), json.dumps(value).encode()).events
     assert [(e.seq_nr, e.payload_type, e.text) for e in found] == [
-        (1, "text", "plain"), (2, "json", '"quoted"'), (5, None, None), (6, None, None), (7, "json", "1"),
-    ]  # fmt: skip
+        (1, "text", "plain"),
+        (2, "json", '"quoted"'),
+        (5, None, None),
+        (6, None, None),
+        (7, "json", "1"),
+    ]
 
 
 def test_decode_deep_nesting_is_undecodable():
@@ -84,7 +107,10 @@ def test_decode_deep_nesting_is_undecodable():
     for content in (b'{"append":' + deep + b"}", deep):
         with pytest.raises(Undecodable, match="nested too deeply"):
             decode_action(content)
-    for value in (b'{"events":[{"seqNr":1,"payload":' + deep + b"}]}", b'{"events":[{"seqNr":1}],"metadata":' + deep + b"}"):
+    for value in (
+        b'{"events":[{"seqNr":1,"payload":' + deep + b"}]}",
+        b'{"events":[{"seqNr":1}],"metadata":' + deep + b"}",
+    ):
         with pytest.raises(Undecodable, match="recursion"):
             decode_events(append(), value)
     with pytest.raises(Undecodable, match="nested too deeply"):
@@ -99,11 +125,21 @@ def test_a_duration_beyond_all_numbers_is_none():
 
 @pytest.mark.parametrize("version", [0, 1, 7])
 def test_the_binary_form_with_every_kind_of_payload(version):
-    events = [(1, ["a", "ü"], 0, b""), (2, [], 1, b"\x00\xff"), (3, ["t"], 2, b'{"a":1}'), (9, [], 3, "ß".encode())]
-    found = decode_events(append("binary"), binary(events, version, {"expireAfter": "2 hours", "data": {"k": 1}}))
+    events = [
+        (1, ["a", "ü"], 0, b""),
+        (2, [], 1, b"\x00\xff"),
+        (3, ["t"], 2, b'{"a":1}'),
+        (9, [], 3, "ß".encode()),
+    ]
+    found = decode_events(
+        append("binary"), binary(events, version, {"expireAfter": "2 hours", "data": {"k": 1}})
+    )
     assert found.events == [
-        Event(1, ["a", "ü"]), Event(2, [], "binary", data=b"\x00\xff"), Event(3, ["t"], "json", '{"a":1}'), Event(9, [], "text", "ß"),
-    ]  # fmt: skip
+        Event(1, ["a", "ü"]),
+        Event(2, [], "binary", data=b"\x00\xff"),
+        Event(3, ["t"], "json", '{"a":1}'),
+        Event(9, [], "text", "ß"),
+    ]
     assert found.expire_after_ms == (7_200_000 if version == 1 else None)
 
 
@@ -148,7 +184,9 @@ def test_a_broken_json_value_is_refused(value):
 @pytest.mark.parametrize("metadata", ["absent", 1, "text", [], None])
 def test_row_metadata_of_old_records_is_none(metadata):
     """Old records have no metadata, or a value that is not an object; both give None."""
-    content = {"range": {"from": 1, "to": 1}, "payloadType": "json"} | ({} if metadata == "absent" else {"metadata": metadata})
+    content = {"range": {"from": 1, "to": 1}, "payloadType": "json"} | (
+        {} if metadata == "absent" else {"metadata": metadata}
+    )
     old = action(append=content)
     assert row_metadata(old, decode_events(old, b'{"events":[{"seqNr":1}]}')) is None
 
@@ -156,8 +194,13 @@ def test_row_metadata_of_old_records_is_none(metadata):
 def test_row_metadata_joins_header_and_payload():
     """Metadata of header and value become one JSON object with unchanged numbers."""
     new = append(metadata={"data": {"h": 1}})
-    found = decode_events(new, b'{"events":[{"seqNr":1}],"metadata":{"expireAfter":"1 day","data":{"p":[1.10]}}}')
-    assert row_metadata(new, found) == '{"header":{"data":{"h": 1}},"payload":{"expireAfter":"1 day","data":{"p":[1.10]}}}'
+    found = decode_events(
+        new, b'{"events":[{"seqNr":1}],"metadata":{"expireAfter":"1 day","data":{"p":[1.10]}}}'
+    )
+    assert (
+        row_metadata(new, found)
+        == '{"header":{"data":{"h": 1}},"payload":{"expireAfter":"1 day","data":{"p":[1.10]}}}'
+    )
     assert found.expire_after_ms == 86_400_000
 
 
@@ -186,7 +229,9 @@ def test_durations_as_scala_writes_them(text, milliseconds):
     assert duration_ms(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "day", "1 fortnight", "-1 day", "0 s", "99999999999999 days", "Inf", "10 ns"])
+@pytest.mark.parametrize(
+    "text", ["", "day", "1 fortnight", "-1 day", "0 s", "99999999999999 days", "Inf", "10 ns"]
+)
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ValueError):
         duration_ms(text)

@@ -26,7 +26,9 @@ def script(tmp_path):
     (tmp_path / "tests").mkdir()
 
     def run(name, *arguments):
-        done = subprocess.run([folder / name, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        done = subprocess.run(
+            [folder / name, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
         return done.returncode, done.stdout, done.stderr
 
     return run
@@ -53,7 +55,9 @@ def test_script_wrong_option_is_told_before_setup(script, call) -> None:
     assert said.startswith("error: ") and said.count("\n") == 1 and call[1].split("=")[0] in said
 
 
-@pytest.mark.parametrize("call", [("test", "unit"), ("test", "tests", "-k", "name", "-x"), ("check",), ("run",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "call", [("test", "unit"), ("test", "tests", "-k", "name", "-x"), ("check",), ("run",)], ids=" ".join
+)
 def test_script_sound_options_reach_setup(script, call) -> None:
     assert script(*call)[0] == SET_UP
 

@@ -14,7 +14,8 @@ SPOOL = Path("/x/spool'1")
     [
         "INSERT INTO t FORMAT Parquet",
         "insert into `a b` (x, y) format Native ;",
-        "INSERT INTO t SELECT a, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = {b:UUID}) = 0 FORMAT X",
+        "INSERT INTO t SELECT a, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = "
+        "{b:UUID}) = 0 FORMAT X",
     ],
 )
 def test_takes_rows_of_insert_with_format(sql):
@@ -29,10 +30,13 @@ def test_other_statements_do_not(sql):
 
 def test_the_spool_file_takes_the_place_of_input():
     """Statements read the spooled body from a file where they named input() or no source."""
-    assert _reading("INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL) == (
-        "INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')"
+    assert _reading(
+        "INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL
+    ) == ("INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')")
+    assert (
+        _reading("INSERT INTO t FORMAT Native", SPOOL)
+        == "INSERT INTO t FROM INFILE '/x/spool\\'1' FORMAT Native"
     )
-    assert _reading("INSERT INTO t FORMAT Native", SPOOL) == "INSERT INTO t FROM INFILE '/x/spool\\'1' FORMAT Native"
 
 
 def test_head_ends_at_first_format_line():

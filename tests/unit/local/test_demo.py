@@ -1,4 +1,6 @@
-"""What bin/run checks before it starts anything: no second run, a writable report, different ports, known options."""
+"""What bin/run checks before it starts anything: no second run, a writable report, different ports, known
+options.
+"""
 
 import os
 import signal
@@ -72,6 +74,8 @@ def test_wrong_option_is_one_line(options, message, tmp_path, monkeypatch):
 
 def test_require_port_of_two_parts_is_refused(tmp_path):
     """Refuse one port for two parts before anything starts."""
-    stack = Stack(Places(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000)))
+    stack = Stack(
+        Places(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000))
+    )
     with pytest.raises(ConfigurationError, match=f"port {PORTS['cassandra'] + 10000} is given to two parts"):
         stack.require()

@@ -15,9 +15,22 @@ from tagmill.errors import ConfigurationError
 END = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 
 
-@given(st.integers(1, 700), st.integers(1, 5), st.integers(1, 40), st.sampled_from(["Minute", "Hour", "Day"]), st.integers(1, 5))
+@given(
+    st.integers(1, 700),
+    st.integers(1, 5),
+    st.integers(1, 40),
+    st.sampled_from(["Minute", "Hour", "Day"]),
+    st.integers(1, 5),
+)
 def test_expected_counts_are_those_of_the_events(rows, tags, owners, size, buckets):
-    made = plan(rows, tags=[f"t{k}" for k in range(tags)], persistence_ids=owners, bucket_size=size, buckets=buckets, end=END)
+    made = plan(
+        rows,
+        tags=[f"t{k}" for k in range(tags)],
+        persistence_ids=owners,
+        bucket_size=size,
+        buckets=buckets,
+        end=END,
+    )
     events = [made.event(index) for index in range(made.events)]
     counted = Counter(tag for event in events for tag, _ in event.tags)
     assert {tag: counted[tag] for tag in made.tags} == made.expected()
@@ -46,7 +59,9 @@ def test_expected_rows_are_complete_by_bucket(rows):
     seen = list(journal.expected())
     assert sum(len(found) for _, _, found in seen) == rows
     assert all(row.tag == tag and row.timebucket == bucket for tag, bucket, found in seen for row in found)
-    assert {tag: sum(len(found) for name, _, found in seen if name == tag) for tag in journal.tags} == journal.plan.expected()
+    assert {
+        tag: sum(len(found) for name, _, found in seen if name == tag) for tag in journal.tags
+    } == journal.plan.expected()
 
 
 def test_no_events_is_a_mistake(tmp_path):

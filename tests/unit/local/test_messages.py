@@ -1,4 +1,6 @@
-"""Troubles of the local stack are one line each that says what happened, what was left untouched, and what to do."""
+"""Troubles of the local stack are one line each that says what happened, what was left untouched, and what to
+do.
+"""
 
 import errno
 import shutil
@@ -19,7 +21,8 @@ def test_a_missing_java_names_what_was_looked_at(monkeypatch):
     java.find_java.cache_clear()
     monkeypatch.setattr(java, "_candidates", lambda: iter([("JAVA_HOME", "/nowhere/bin/java")]))
     with pytest.raises(
-        ConfigurationError, match=r"Java 17 is missing \(found: JAVA_HOME: /nowhere/bin/java is no working Java\).*Nothing"
+        ConfigurationError,
+        match=r"Java 17 is missing \(found: JAVA_HOME: /nowhere/bin/java is no working Java\).*Nothing",
     ):
         java.find_java((17,))
     java.find_java.cache_clear()
@@ -35,7 +38,9 @@ def test_require_room_full_disk_is_named(monkeypatch, tmp_path):
     """Name a disk that has filled up meanwhile, whatever the servers say."""
     require_room(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**10, 10**10, 10**6))
-    with pytest.raises(ConfigurationError, match="the disk of .* is full.*Free some space, then run it again"):
+    with pytest.raises(
+        ConfigurationError, match="the disk of .* is full.*Free some space, then run it again"
+    ):
         require_room(tmp_path)
 
 
@@ -51,7 +56,9 @@ def test_one_line_is_last_telling_line():
 
 
 def test_resolve_ports_by_precedence(tmp_path, monkeypatch):
-    """Ports come from options, else from the environment, else from what was started, else from the defaults."""
+    """Ports come from options, else from the environment, else from what was started, else from the
+    defaults.
+    """
     assert resolve(tmp_path).ports == Ports(**PORTS)
     Places(tmp_path, Ports(20001, 20002, 20003)).remember()
     monkeypatch.setenv("TAGMILL_LOCAL_CLICKHOUSE_PORT", "20102")

@@ -1,4 +1,6 @@
-"""The gate on clean and damaged reports: every check can fail and says why, and the page of the run names the rows."""
+"""The gate on clean and damaged reports: every check can fail and says why, and the page of the run names the
+rows.
+"""
 
 import json
 import re
@@ -10,7 +12,14 @@ import pytest
 from tagmill.config.tag_views import QualitySettings
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality import expectations, gate
-from tagmill.quality.model import DispositionCount, GateVerdict, OffendingRow, Reports, SchemaColumn, TagReport
+from tagmill.quality.model import (
+    DispositionCount,
+    GateVerdict,
+    OffendingRow,
+    Reports,
+    SchemaColumn,
+    TagReport,
+)
 from tagmill.quality.rules import column_of, frame
 
 BUCKET = 1_795_244_400_000  # 2026-11-21T07:00Z
@@ -75,16 +84,16 @@ STOPS = {
                     "the view has another schema: column event is text, blob is required"),
     "schema_missing": (replace(CLEAN, schema=(SchemaColumn("meta", "blob", None),)), ["schema"],
                        "the view has another schema: column meta is missing, blob is required"),
-    "keys": (tag(null_keys=1), ["keys"], "tag order: 1 row without a persistence_id, or with a number or sequence_nr below 1"),
+    "keys": (tag(null_keys=1), ["keys"], "tag order: 1 row without a persistence_id, or with a number or " "sequence_nr below 1"),
     "misaligned": (tag(timebucket_misaligned=900), ["bucket_size"],
-                   "tag order: 900 rows whose timebucket is not the start of a Hour, so bucket_size is wrong. "
+                   "tag order: 900 rows whose timebucket is not the start of a Hour, so bucket_size is " "wrong. "
                    "Of 2000 rows 80 would fit Day buckets, 2000 Hour, 40 Minute"),
     "outside": (tag(wrong_bucket=960, fits_hour=40, fits_day=960), ["bucket_share", "bucket"],
                 "the run: 48 % of the rows have a time outside their Hour bucket, so bucket_size is wrong "
                 "(10 % are tolerated: quality.max_wrong_bucket_share_percent). "
                 "Of 2000 rows 1000 would fit Day buckets, 1040 Hour, 40 Minute"),
     "held": (suspects("hole", rows=101), ["held_share", "continuity"],
-             "the run: 5.05 % of the rows would be newly held back, 5 % are tolerated (quality.max_held_share_percent); "
+             "the run: 5.05 % of the rows would be newly held back, 5 % are tolerated " "(quality.max_held_share_percent); "
              "first: order 'o-000007' number 5 (sequence_nr 6)"),
 }  # fmt: skip
 
@@ -101,12 +110,17 @@ def test_gate_stop_case_fails_with_reason(case: str, docs: str) -> None:
 def test_gate_wrong_bucket_size_names_fitting_one(docs: str) -> None:
     """Name the bucket size that fits the rows if the configured one does not."""
     (failure,) = judge(replace(tag(timebucket_misaligned=900), bucket_size=BucketSize.DAY), docs).failures
-    assert failure.endswith('set bucket_size = "Hour" if the application\'s events-by-tag.bucket-size is Hour')
+    assert failure.endswith(
+        'set bucket_size = "Hour" if the application\'s events-by-tag.bucket-size is Hour'
+    )
 
 
 WARNINGS = {
     "bucket": (tag(wrong_bucket=1), "1 row in a bucket that their time is not in"),
-    "continuity": (suspects("hole"), "3 rows held behind missing numbers; first: order 'o-000007' number 5 (sequence_nr 6)"),
+    "continuity": (
+        suspects("hole"),
+        "3 rows held behind missing numbers; first: order 'o-000007' number 5 (sequence_nr 6)",
+    ),
     "numbering": (suspects("renumbered"), "3 rows renumbered after delivery"),
     "duplicates": (suspects("duplicate_same_event", "drop"), "3 rows twice in the view"),
     "two_events": (suspects("two_events_one_number"), "3 rows with a number that another event has too"),
@@ -133,7 +147,9 @@ def test_gate_tolerated_case_warns_naming_tag(name: str, docs: str) -> None:
 
 
 def test_gate_few_rows_or_ids_held_passes(docs: str) -> None:
-    """Shares in percent mean nothing for few rows, and few held persistence_ids pass, however many rows they have."""
+    """Shares in percent mean nothing for few rows, and few held persistence_ids pass, however many rows they
+    have.
+    """
     all_held = suspects("hole", rows=2000)
     assert not judge(all_held, docs).passed
     assert judge(all_held, docs, min_rows_for_share=2001).passed
@@ -148,7 +164,9 @@ def test_gate_rows_of_earlier_holds_pass(docs: str) -> None:
 
 
 def test_gate_few_rows_in_other_partitions_stops(docs: str) -> None:
-    """Single rows outside of their bucket are strays, unless all partitions of the view are buckets of the size that fits."""
+    """Single rows outside of their bucket are strays, unless all partitions of the view are buckets of the
+    size that fits.
+    """
     stray = tag(rows=8, wrong_bucket=1, fits_day=8, fits_hour=7, fits_minute=0)
     assert judge(stray, docs, min_rows_for_share=5000).passed
     other = replace(stray, tags=stray.tags[1:], other_size=BucketSize.DAY)
@@ -181,7 +199,9 @@ def test_column_of_reason_is_where_expected(reason: str, action: str, column: st
 
 def test_a_crashed_expectation_stops_the_run(docs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = QualitySettings()
-    without = [{name: value for name, value in line.items() if name != "duplicates"} for line in frame(CLEAN, limits)]
+    without = [
+        {name: value for name, value in line.items() if name != "duplicates"} for line in frame(CLEAN, limits)
+    ]
     monkeypatch.setattr(gate, "frame", lambda *_: without)
     verdict = judge(CLEAN, docs)
     (check,) = (check for check in verdict.checks if check["crashed"])
@@ -204,7 +224,12 @@ def test_the_page_names_the_offending_row(docs: str) -> None:
     verdict = judge(suspects("two_events_one_number"), docs)
     page = Path(verdict.docs_page)
     assert page == Path(docs) / "run-00000007" / "index.html"
-    for text in ("o-000007", "2026-11-21T07:00:00Z", "two_events_one_number", "No number is claimed by two events"):
+    for text in (
+        "o-000007",
+        "2026-11-21T07:00:00Z",
+        "two_events_one_number",
+        "No number is claimed by two events",
+    ):
         assert text in page.read_text()
     assert "No number is claimed by two events" in (page.parent / "expectations.html").read_text()
     record = json.loads((page.parent / "verdict.json").read_text())
@@ -233,7 +258,10 @@ def test_hostile_names_are_escaped_on_pages(docs: str) -> None:
 
 
 def test_pages_of_earlier_runs_stay_listed(docs: str) -> None:
-    """Pages of earlier runs stay and the list links them, newest first. Judging a run again replaces its line."""
+    """Pages of earlier runs stay and the list links them, newest first.
+
+    Judging a run again replaces its line.
+    """
     first = judge(suspects("hole"), docs, run="run-00000007")
     judge(CLEAN, docs, run="run-00000008")
     assert "o-000007" in Path(first.docs_page).read_text()

@@ -14,7 +14,10 @@ def test_what_can_t_be_written_is_named(tmp_path: Path) -> None:
     """Name a file that can't be written, and say that nothing was committed."""
     (tmp_path / "p").touch()
     files = RunFiles(str(tmp_path))
-    with pytest.raises(StoreUnavailable, match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed"):
+    with pytest.raises(
+        StoreUnavailable,
+        match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed",
+    ):
         files.write("p/run/one.parquet", b"")
 
 
@@ -28,7 +31,9 @@ def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:
 
 
 def test_files_are_kept_from_others(tmp_path: Path) -> None:
-    """Hide files from other users whatever the process's umask is: an Airflow worker's is not Tagmill's to set."""
+    """Hide files from other users whatever the process's umask is: an Airflow worker's is not Tagmill's to
+    set.
+    """
     before = os.umask(0)
     try:
         RunFiles(str(tmp_path / "root")).write("p/run/one.parquet", b"x")

@@ -53,7 +53,9 @@ def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
     """Use a class archive if its file exists and its path has no blank."""
     assert "SharedArchiveFile" not in options(tmp_path, archive='class_archive = "classes.jsa"')
     (tmp_path / "classes.jsa").touch()
-    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(tmp_path, archive='class_archive = "classes.jsa"')
+    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(
+        tmp_path, archive='class_archive = "classes.jsa"'
+    )
     apart = tmp_path / "a b"
     apart.mkdir()
     (apart / "classes.jsa").touch()

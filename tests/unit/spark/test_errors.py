@@ -1,4 +1,6 @@
-"""Failures that Spark passes on, in the text in which they come, become one error with one line and the right exit status."""
+"""Failures that Spark passes on, in the text in which they come, become one error with one line and the right
+exit status.
+"""
 
 import pytest
 
@@ -27,7 +29,10 @@ def test_explain_defect_gives_nothing() -> None:
 def test_explained_keeps_cause_says_state() -> None:
     """Ask what is untouched when the failure occurs, not when the work begins."""
     state = ["Nothing was sealed"]
-    with pytest.raises(errors.StoreUnavailable, match="The build is sealed") as told, explained(WHERE, lambda: state[0]):
+    with (
+        pytest.raises(errors.StoreUnavailable, match="The build is sealed") as told,
+        explained(WHERE, lambda: state[0]),
+    ):
         state[0] = "The build is sealed"
         raise SparkFailure(FAILURES["unavailable"].text)
     assert isinstance(told.value.__cause__, SparkFailure)

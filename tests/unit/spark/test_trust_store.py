@@ -29,12 +29,17 @@ def authority(name: str) -> bytes:
 def test_java_trusts_every_authority_of_the_file(tmp_path):
     (tmp_path / "ca.pem").write_bytes(authority("one") + authority("two"))
     conf = trust_store(tmp_path / "ca.pem", tmp_path)
-    store, password = (conf[f"spark.cassandra.connection.ssl.trustStore.{name}"] for name in ("path", "password"))
+    store, password = (
+        conf[f"spark.cassandra.connection.ssl.trustStore.{name}"] for name in ("path", "password")
+    )
     keytool = Path(find_java((17,))).with_name("keytool")
     if not keytool.exists():
         pytest.skip("this Java runtime has no keytool")
     listed = subprocess.run(
-        [keytool, "-list", "-keystore", store, "-storepass", password], capture_output=True, text=True, check=True
+        [keytool, "-list", "-keystore", store, "-storepass", password],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert listed.stdout.count("trustedCertEntry") == 2
     assert stat.S_IMODE(Path(store).stat().st_mode) == 0o600

@@ -38,6 +38,8 @@ def test_plan_orders_steps_and_needs_spark():
     ],
 )
 def test_what_could_lose_something_is_refused(options, words):
-    """Refuse plans that could lose rows because an application may write meanwhile, and plans that contradict themselves."""
+    """Refuse plans that could lose rows because an application may write meanwhile, and plans that contradict
+    themselves.
+    """
     with pytest.raises(ConfigurationError, match=words):
         Plan.of(**options)

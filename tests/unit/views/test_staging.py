@@ -1,4 +1,6 @@
-"""Rows of messages as staged events: places and payloads unchanged, tags as the plugin sees them, and the flaw of each."""
+"""Rows of messages as staged events: places and payloads unchanged, tags as the plugin sees them, and the
+flaw of each.
+"""
 
 from uuid import UUID
 
@@ -36,9 +38,13 @@ def journal(*also: str) -> Journal:
 def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
     """Return the staged events that EVENT gives with these changes, one per row."""
     columns = [*REQUIRED, *also]
-    batch = pa.RecordBatch.from_pylist([{**EVENT, **row} for row in rows], pa.schema([(name, TYPES[name]) for name in columns]))
+    batch = pa.RecordBatch.from_pylist(
+        [{**EVENT, **row} for row in rows], pa.schema([(name, TYPES[name]) for name in columns])
+    )
     # Workers get slices of batches, so read a batch that does not start at its first row.
-    together = pa.concat_tables([pa.Table.from_batches([batch]).slice(0, 1), pa.Table.from_batches([batch])]).combine_chunks()
+    together = pa.concat_tables(
+        [pa.Table.from_batches([batch]).slice(0, 1), pa.Table.from_batches([batch])]
+    ).combine_chunks()
     return as_events(together.to_batches()[0].slice(1), schema_of(journal(*also)), UNTIL, LARGEST).to_pylist()
 
 
@@ -74,7 +80,9 @@ def test_metadata_of_replicated_events_comes_along() -> None:
         (None, (None, None, None), None),
     ],
 )
-def test_tags_of_old_columns_are_tags(tags: list[str] | None, old: tuple[str | None, ...], seen: list[str] | None) -> None:
+def test_tags_of_old_columns_are_tags(
+    tags: list[str] | None, old: tuple[str | None, ...], seen: list[str] | None
+) -> None:
     changes = {"tags": tags, **dict(zip(OLD[1:], old, strict=True))}
     assert staged(changes, also=OLD[1:])[0]["tags"] == seen
 
@@ -105,7 +113,10 @@ def test_what_is_wrong_with_an_event_is_said(changes: dict, reason: Reason | Non
     assert flaw(("message",), **{"message": None, **changes}) == (reason and reason.value)
 
 
-@given(st.lists(st.uuids(), min_size=1, max_size=20), st.lists(st.integers(-(2**48), 2**59), min_size=1, max_size=20))
+@given(
+    st.lists(st.uuids(), min_size=1, max_size=20),
+    st.lists(st.integers(-(2**48), 2**59), min_size=1, max_size=20),
+)
 def test_staged_uuid_has_text_and_time(some: list[UUID], times: list[int]) -> None:
     """UUIDs of any version give their text; time UUIDs also give their ticks."""
     versions = [*some, *map(lowest, times)]
@@ -115,14 +126,23 @@ def test_staged_uuid_has_text_and_time(some: list[UUID], times: list[int]) -> No
 
 
 def test_many_rows_keep_their_order() -> None:
-    found = staged(*({"sequence_nr": number, "tags": [f"t{number % 7}"] if number % 3 else None} for number in range(1000)))
+    found = staged(
+        *(
+            {"sequence_nr": number, "tags": [f"t{number % 7}"] if number % 3 else None}
+            for number in range(1000)
+        )
+    )
     assert [row["sequence_nr"] for row in found] == list(range(1000))
-    assert all(row["tags"] == ([f"t{row['sequence_nr'] % 7}"] if row["sequence_nr"] % 3 else None) for row in found)
+    assert all(
+        row["tags"] == ([f"t{row['sequence_nr'] % 7}"] if row["sequence_nr"] % 3 else None) for row in found
+    )
     assert pc.sum(pa.array([row["event"] is None for row in found])).as_py() == 334
 
 
 def test_row_of_view_beyond_one_write_is_flawed() -> None:
-    beside = sum(len(EVENT[name]) for name in ("persistence_id", "event_manifest", "ser_manifest", "writer_uuid"))
+    beside = sum(
+        len(EVENT[name]) for name in ("persistence_id", "event_manifest", "ser_manifest", "writer_uuid")
+    )
     assert flaw(event=b"x" * (LARGEST - beside)) is None
     assert flaw(event=b"x" * (LARGEST - beside + 1)) == "too_large"
     assert flaw(event=b"x" * LARGEST, tags=None) is None

@@ -1,4 +1,5 @@
-"""The fast path agrees with the rules: they deliver all rows that it calls clean, and it calls healthy journals clean.
+"""The fast path agrees with the rules: they deliver all rows that it calls clean, and it calls healthy
+journals clean.
 
 Many random journals, one persistence_id each, go through Spark in one job and are compared with the rules.
 """
@@ -29,14 +30,17 @@ ROWS_A_FILE = 120
 POLICY = Policy(FirstSeen.REQUIRE_ONE, START + 100 * HOUR, HOUR, 5000)
 WINDOWS = {"order": (START + HOUR, START + 3 * HOUR, (START + HOUR) // 10_000)}
 KNOWN = (
-    "tag string, persistence_id string, known_number bigint, known_sequence_nr bigint, known_ticks bigint, known_offset string, "
+    "tag string, persistence_id string, known_number bigint, known_sequence_nr bigint, known_ticks "
+    "bigint, known_offset string, "
     "known_missing string, known_written bigint"
 )
 
 
 @dataclass
 class Case:
-    """Persistence_id with its rows, each with its bucket (in hours), and with what was delivered of it before."""
+    """Persistence_id with its rows, each with its bucket (in hours), and with what was delivered of it
+    before.
+    """
 
     name: str
     rows: list[tuple[int, Row]]
@@ -99,7 +103,9 @@ def _renumber(random: Random, case: Case) -> None:
 
 def _two_events(random: Random, case: Case) -> None:
     hour, row = random.choice(case.rows)
-    case.rows.append((hour, moved(replace(row, sequence_nr=row.sequence_nr + 1, writer_uuid="w-2"), row.ticks + 1)))
+    case.rows.append(
+        (hour, moved(replace(row, sequence_nr=row.sequence_nr + 1, writer_uuid="w-2"), row.ticks + 1))
+    )
 
 
 def _other_progress(random: Random, case: Case) -> None:
@@ -161,10 +167,21 @@ def as_staged(journals: list[Case]) -> dict[str, list[dict[str, Any]]]:
         unit = hour // BUCKETS_A_UNIT
         place = counts[unit] = counts.get(unit, -1) + 1
         files.setdefault(f"part-{unit:05d}-c{place // ROWS_A_FILE:03d}.parquet", []).append(
-            {"unit": unit, "tag": "order", "persistence_id": name, "offset": row.offset, "event_missing": row.event_missing,
-             "offset_broken": row.offset_broken, "tag_pid_sequence_nr": row.number, "sequence_nr": row.sequence_nr,
-             "event_time": row.ticks, "timebucket": (START + hour * HOUR) // 10_000, "size": len(name), "row_checksum": 2**62 + row.ticks}
-        )  # fmt: skip
+            {
+                "unit": unit,
+                "tag": "order",
+                "persistence_id": name,
+                "offset": row.offset,
+                "event_missing": row.event_missing,
+                "offset_broken": row.offset_broken,
+                "tag_pid_sequence_nr": row.number,
+                "sequence_nr": row.sequence_nr,
+                "event_time": row.ticks,
+                "timebucket": (START + hour * HOUR) // 10_000,
+                "size": len(name),
+                "row_checksum": 2**62 + row.ticks,
+            }
+        )
     return files
 
 
@@ -174,17 +191,25 @@ def summaries(spark: SparkSession, root: Path, journals: list[Case]) -> DataFram
     for name, rows in files.items():
         root.joinpath("staged").mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), root / "staged" / name, row_group_size=50)
-    file_summaries.summarise(RunFiles(str(root)), "staged", "summaries.parquet", WINDOWS, set(), BucketSize.HOUR)
+    file_summaries.summarise(
+        RunFiles(str(root)), "staged", "summaries.parquet", WINDOWS, set(), BucketSize.HOUR
+    )
     return spark.read.parquet(str(root / "summaries.parquet"))
 
 
 @pytest.fixture(scope="module")
 def journals() -> dict[str, Case]:
-    return {case.name: case for seed in (1, 2) for case in (replace(c, name=f"{c.name}-{seed}") for c in cases(seed))}
+    return {
+        case.name: case
+        for seed in (1, 2)
+        for case in (replace(c, name=f"{c.name}-{seed}") for c in cases(seed))
+    }
 
 
 @pytest.fixture(scope="module")
-def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def clean(
+    spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pytest.TempPathFactory
+) -> set[str]:
     """Return the persistence_ids that the fast path calls clean."""
     by_file = summaries(spark, tmp_path_factory.mktemp("all"), list(journals.values()))
     known = spark.createDataFrame(
@@ -203,10 +228,14 @@ def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pyte
 
 
 def test_clean_rows_are_delivered_as_next(journals: dict[str, Case], clean: set[str]) -> None:
-    """Rows of a persistence_id that the fast path calls clean are all delivered by the rules, each as the next number."""
+    """Rows of a persistence_id that the fast path calls clean are all delivered by the rules, each as the
+    next number.
+    """
     for name in clean:
         judgement = judge(journals[name].known, [row for _, row in journals[name].rows], POLICY)
-        assert {(d.action, d.reason) for d in judgement.decisions} == {(Action.DELIVER, Reason.NEXT)}, journals[name]
+        assert {(d.action, d.reason) for d in judgement.decisions} == {(Action.DELIVER, Reason.NEXT)}, (
+            journals[name]
+        )
 
 
 def test_healthy_journals_are_clean(journals: dict[str, Case], clean: set[str]) -> None:
@@ -250,11 +279,17 @@ def test_summary_of_clean_journal_equals_rules_progress(
         assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, end.high_offset, missing)
 
 
-def test_totals_of_files_equal_their_rows(journals: dict[str, Case], spark: SparkSession, tmp_path: Path) -> None:
-    """File totals (rows, size, checksum, first and last ticks, rows in the window) equal those of the file's rows."""
+def test_totals_of_files_equal_their_rows(
+    journals: dict[str, Case], spark: SparkSession, tmp_path: Path
+) -> None:
+    """File totals (rows, size, checksum, first and last ticks, rows in the window) equal those of the file's
+    rows.
+    """
     after, until, bucket = WINDOWS["order"]
     summaries(spark, tmp_path, list(journals.values()))
-    totals = file_summaries.summarise(RunFiles(str(tmp_path)), "staged", "again.parquet", WINDOWS, {0, 1}, BucketSize.HOUR)
+    totals = file_summaries.summarise(
+        RunFiles(str(tmp_path)), "staged", "again.parquet", WINDOWS, {0, 1}, BucketSize.HOUR
+    )
     expected = [
         file_summaries.FileTotal(
             unit=rows[0]["unit"],
@@ -266,7 +301,9 @@ def test_totals_of_files_equal_their_rows(journals: dict[str, Case], spark: Spar
             checksum=sum(row["row_checksum"] for row in rows) % 2**64,
             first_ticks=min(row["event_time"] for row in rows),
             last_ticks=max(row["event_time"] for row in rows),
-            window_rows=sum(after < row["event_time"] <= until and row["timebucket"] >= bucket for row in rows),
+            window_rows=sum(
+                after < row["event_time"] <= until and row["timebucket"] >= bucket for row in rows
+            ),
         )
         for file, rows in as_staged(list(journals.values())).items()
     ]
@@ -274,7 +311,8 @@ def test_totals_of_files_equal_their_rows(journals: dict[str, Case], spark: Spar
 
 
 KEY_ROWS = (
-    "tag_pid_sequence_nr bigint, sequence_nr bigint, event_time bigint, offset string, known_number bigint, known_sequence_nr bigint, "
+    "tag_pid_sequence_nr bigint, sequence_nr bigint, event_time bigint, offset string, known_number "
+    "bigint, known_sequence_nr bigint, "
     "known_ticks bigint, known_offset string, known_missing string"
 )
 
@@ -286,7 +324,10 @@ def key_rows(rows: list[Row], known: Progress | None) -> list[tuple[Any, ...]]:
 
 
 def test_is_delivered_column_agrees_with_rules(spark: SparkSession) -> None:
-    """Rows that Spark's column calls delivered are those that the rules drop. Without progress it calls no row delivered."""
+    """Rows that Spark's column calls delivered are those that the rules drop.
+
+    Without progress it calls no row delivered.
+    """
     known = Progress(4, 40, START, str(lowest(START)))
     rows = [event(n, s, START - 4 + n) for n in range(1, 7) for s in (10, 40, 41, 90)]
     frame = spark.createDataFrame(key_rows(rows, known) + key_rows(rows, None), KEY_ROWS)
@@ -301,7 +342,9 @@ def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
     known = Progress(4, 40, START, str(lowest(START)))
     rows = [event(n, 10 * n, START + ticks) for n in range(1, 7) for ticks in (-1, 0, 1)]
     without_time = Progress(4, 40, 0, "")
-    frame = spark.createDataFrame(key_rows(rows, known) + key_rows(rows, without_time) + key_rows(rows, None), KEY_ROWS)
+    frame = spark.createDataFrame(
+        key_rows(rows, known) + key_rows(rows, without_time) + key_rows(rows, None), KEY_ROWS
+    )
     told = [row.doubt for row in frame.select(suspects.is_in_doubt().alias("doubt")).collect()]
     wanted = [is_in_doubt(known, row) for row in rows]
     assert told == wanted + [False] * 2 * len(rows)
@@ -309,10 +352,22 @@ def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
 
 
 def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> None:
-    """Numbers within or below what is missing, and number 0, are not called delivered, so that the rules judge them."""
-    numbers = [(3, 30, 4, 40, "3-3"), (1, 10, 4, 40, "2-2"), (4, 40, 4, 40, "1-1"), (4, 40, 4, 40, "1-1,3-3"), (0, 0, 4, 40, "")]
+    """Numbers within or below what is missing, and number 0, are not called delivered, so that the rules
+    judge them.
+    """
+    numbers = [
+        (3, 30, 4, 40, "3-3"),
+        (1, 10, 4, 40, "2-2"),
+        (4, 40, 4, 40, "1-1"),
+        (4, 40, 4, 40, "1-1,3-3"),
+        (0, 0, 4, 40, ""),
+    ]
     frame = spark.createDataFrame(
-        [(number, nr, 0, "o", known, known_nr, 0, "o", missing) for number, nr, known, known_nr, missing in numbers], KEY_ROWS
+        [
+            (number, nr, 0, "o", known, known_nr, 0, "o", missing)
+            for number, nr, known, known_nr, missing in numbers
+        ],
+        KEY_ROWS,
     )
     told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
     assert told == [False, False, True, True, False]

@@ -1,4 +1,6 @@
-"""What a run of a topic stages: checksums equal to Spark's, rows only in named files, and the first record of each id."""
+"""What a run of a topic stages: checksums equal to Spark's, rows only in named files, and the first record of
+each id.
+"""
 
 from pathlib import Path
 from random import Random
@@ -39,7 +41,9 @@ def events(count: int, ids: int) -> pa.Table:
     rows = []
     for number in range(count):
         row = {
-            name: None if columns[name].nullable and random.random() < 0.3 else value(random, SCHEMA.field(name).type)
+            name: None
+            if columns[name].nullable and random.random() < 0.3
+            else value(random, SCHEMA.field(name).type)
             for name in columns
         }
         one = random.randrange(ids)
@@ -60,7 +64,9 @@ def staged_of(spark: SparkSession, rows: pa.Table, root: Path):
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(rows, 1000)
     content = sink.getvalue().to_pybytes()
-    source = Source(spark.range(0, 1, 1, 1), lambda *_: iter(pa.ipc.open_stream(content)), SCHEMA, layout(CHOSEN))
+    source = Source(
+        spark.range(0, 1, 1, 1), lambda *_: iter(pa.ipc.open_stream(content)), SCHEMA, layout(CHOSEN)
+    )
     return source, stage(source, RunFiles(str(root)), "staged")
 
 
@@ -103,11 +109,16 @@ def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) 
     assert len(files.parquet("firsts")) > 3
     assert all((mask == wanted).all() for mask, wanted in zip(kept, expected, strict=True))
     for one, table in zip(staged, tables, strict=True):
-        assert {kind: getattr(one, kind) for kind in KINDS} == {kind: table["kind"].to_pylist().count(kind) for kind in KINDS}
+        assert {kind: getattr(one, kind) for kind in KINDS} == {
+            kind: table["kind"].to_pylist().count(kind) for kind in KINDS
+        }
 
 
 def test_staged_unwritable_folder_is_one_line(spark, tmp_path: Path) -> None:
     """Report a folder that can't be written in one line that says that nothing was committed."""
     (tmp_path / "staged").write_text("a file where the folder should be")
-    with pytest.raises(StoreUnavailable, match="staged/.* can't be written: .*Nothing was committed$"), explained("there"):
+    with (
+        pytest.raises(StoreUnavailable, match="staged/.* can't be written: .*Nothing was committed$"),
+        explained("there"),
+    ):
         staged_of(spark, events(10, 5), tmp_path)

@@ -29,7 +29,9 @@ def counted(at: timedelta, run: int = 1) -> HourCount:
         pytest.param(counted(2 * HOUR), 6 * HOUR, True, id="six hours old"),
         pytest.param(counted(7 * HOUR), 23 * HOUR, False, id="counted in the second window"),
         pytest.param(counted(7 * HOUR), 24 * HOUR, True, id="a day old"),
-        pytest.param(counted(7 * HOUR), 40 * HOUR, True, id="counted last a day ago, the pipeline was paused"),
+        pytest.param(
+            counted(7 * HOUR), 40 * HOUR, True, id="counted last a day ago, the pipeline was paused"
+        ),
         pytest.param(counted(25 * HOUR), 400 * HOUR, False, id="counted for the last time"),
     ],
 )
@@ -53,8 +55,12 @@ def test_read_hours_adds_each_run_once() -> None:
 def test_part_of_hour_in_day_has_bounds() -> None:
     day, hour = BucketSize.DAY.start(BEGIN_MS * 10_000), 3_600_000 * 10_000
     first = day * 10_000
-    assert part_of(BucketSize.DAY, day, first - 1, first + hour - 1) == Slice(timebucket=day, until=first + hour - 1)
+    assert part_of(BucketSize.DAY, day, first - 1, first + hour - 1) == Slice(
+        timebucket=day, until=first + hour - 1
+    )
     assert part_of(BucketSize.DAY, day, first + 23 * hour - 1, first + 24 * hour - 1) == Slice(
         timebucket=day, after=first + 23 * hour - 1
     )
-    assert part_of(BucketSize.HOUR, BEGIN_MS, BEGIN_MS * 10_000 - 1, BEGIN_MS * 10_000 + hour - 1) == Slice(timebucket=BEGIN_MS)
+    assert part_of(BucketSize.HOUR, BEGIN_MS, BEGIN_MS * 10_000 - 1, BEGIN_MS * 10_000 + hour - 1) == Slice(
+        timebucket=BEGIN_MS
+    )

@@ -1,4 +1,6 @@
-"""Avro's binary encoding: what fastavro writes is read unchanged, and what the specification forbids is refused."""
+"""Avro's binary encoding: what fastavro writes is read unchanged, and what the specification forbids is
+refused.
+"""
 
 import io
 import json
@@ -73,12 +75,19 @@ def test_number_without_an_end_costs_no_time():
 
 
 LIST = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
-NINE = {"type": "record", "name": "Nine", "fields": [{"name": f"n{number}", "type": "null"} for number in range(9)]}
+NINE = {
+    "type": "record",
+    "name": "Nine",
+    "fields": [{"name": f"n{number}", "type": "null"} for number in range(9)],
+}
 
 
 def test_nesting_is_bounded():
     assert read(record_of(LIST), b"\x02" * 18 + b"\0")["f0"]["next"]["next"] is not None
-    for schema, data in ((LIST, b"\x02" * 19 + b"\0"), ({"type": "array", "items": ["null", LIST]}, b"\x02" * 20 + b"\0\0")):
+    for schema, data in (
+        (LIST, b"\x02" * 19 + b"\0"),
+        ({"type": "array", "items": ["null", LIST]}, b"\x02" * 20 + b"\0\0"),
+    ):
         with pytest.raises(Unfit, match=r"nested deeper than max_record_depth \(20\)"):
             read(record_of(schema), data)
     deepest = Limits(size=10**6, values=10**6, depth=150)
@@ -99,7 +108,11 @@ def test_values_are_bounded_by_setting_and_bytes():
 
 
 WRONG = {
-    "nested unions": {"type": "record", "name": "E", "fields": [{"name": "x", "type": ["null", ["int", "string"]]}]},
+    "nested unions": {
+        "type": "record",
+        "name": "E",
+        "fields": [{"name": "x", "type": ["null", ["int", "string"]]}],
+    },
     "fixed of size -1": {
         "type": "record",
         "name": "E",
@@ -113,7 +126,9 @@ WRONG = {
     "scale above precision": {
         "type": "record",
         "name": "E",
-        "fields": [{"name": "x", "type": {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}}],
+        "fields": [
+            {"name": "x", "type": {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}}
+        ],
     },
     "type that is not named": {"type": "record", "name": "E", "fields": [{"name": "x", "type": "Nobody"}]},
     "no record": {"type": "array", "items": "int"},
@@ -181,10 +196,28 @@ LOGICAL = {
     "millis beyond 9999": (logical("long", "timestamp-millis"), 2**62, 2**62, str(2**62), b"i:%d" % 2**62),
     "day": (logical("int", "date"), -1, date(1969, 12, 31), "1969-12-31", b"s:1969-12-31"),
     "day beyond 9999": (logical("int", "date"), 2**31 - 1, 2**31 - 1, "2147483647", b"i:2147483647"),
-    "time": (logical("int", "time-millis"), 86_399_999, time(23, 59, 59, 999000), "23:59:59.999000", b"s:23:59:59.999000"),
+    "time": (
+        logical("int", "time-millis"),
+        86_399_999,
+        time(23, 59, 59, 999000),
+        "23:59:59.999000",
+        b"s:23:59:59.999000",
+    ),
     "time before midnight": (logical("int", "time-millis"), -1, -1, "-1", b"i:-1"),
-    "time of a day": (logical("long", "time-micros"), 86_400_000_000, 86_400_000_000, "86400000000", b"i:86400000000"),
-    "uuid": (logical("string", "uuid"), str(SIXTEEN).upper(), SIXTEEN, str(SIXTEEN), b"s:" + str(SIXTEEN).encode()),
+    "time of a day": (
+        logical("long", "time-micros"),
+        86_400_000_000,
+        86_400_000_000,
+        "86400000000",
+        b"i:86400000000",
+    ),
+    "uuid": (
+        logical("string", "uuid"),
+        str(SIXTEEN).upper(),
+        SIXTEEN,
+        str(SIXTEEN),
+        b"s:" + str(SIXTEEN).encode(),
+    ),
     "uuid of another text": (logical("string", "uuid"), "x", "x", "x", b"s:x"),
     "uuid of bytes": (
         logical("fixed", "uuid", name="U", size=16),
@@ -209,7 +242,13 @@ LOGICAL = {
     ),
     "small decimal": (PRICE, b"\1", Decimal("1E-9"), "0.000000001", b"s:1E-9"),
     "decimal of no bytes": (PRICE, b"", Decimal("0E-9"), "0.000000000", b"s:0E-9"),
-    "more digits than precision": (logical("bytes", "decimal", precision=2), b"\1\0", Decimal(256), "256", b"s:256"),
+    "more digits than precision": (
+        logical("bytes", "decimal", precision=2),
+        b"\1\0",
+        Decimal(256),
+        "256",
+        b"s:256",
+    ),
     "fixed decimal": (
         logical("fixed", "decimal", name="P", size=2, precision=4, scale=2),
         b"\xff\xff",
@@ -235,12 +274,16 @@ def test_logical_type_has_a_plain_text(kind, raw, value, text, part):
     assert part_of(plain("f0", found)) == part
     nested = KINDS["String"].convert({"a": [found]})
     assert json.loads(nested, parse_float=Decimal) == {
-        "a": [value if isinstance(value, Decimal) or (isinstance(value, int) and text == str(value)) else text]
+        "a": [
+            value if isinstance(value, Decimal) or (isinstance(value, int) and text == str(value)) else text
+        ]
     }
 
 
 def test_moment_of_nanoseconds_is_cut():
-    (found,) = read(record_of(logical("long", "timestamp-nanos")), written(record_of("long"), {"f0": -1})).values()
+    (found,) = read(
+        record_of(logical("long", "timestamp-nanos")), written(record_of("long"), {"f0": -1})
+    ).values()
     assert milliseconds(found) == -1
 
 
@@ -259,7 +302,11 @@ PRIMITIVES = {
     "bytes": st.binary(max_size=70),
     "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=70),
 }
-EDGES = {"int": [-(2**31), 2**31 - 1, 63, 64, -64, -65, 0], "long": [-(2**63), 2**63 - 1, 2**31], "float": [-0.0, math.inf]}
+EDGES = {
+    "int": [-(2**31), 2**31 - 1, 63, 64, -64, -65, 0],
+    "long": [-(2**63), 2**63 - 1, 2**31],
+    "float": [-0.0, math.inf],
+}
 
 
 @st.composite
@@ -269,9 +316,15 @@ def typed_values(draw, depth=3, taken=None, named=None):
     `taken`: names of types; `named`: types that are complete, with a value.
     """
     taken, named = ([], []) if taken is None else (taken, named)
-    kind = draw(st.sampled_from([*PRIMITIVES, "enum", "fixed", *(["array", "map", "record", "union", "again"] if depth else [])]))
+    kind = draw(
+        st.sampled_from(
+            [*PRIMITIVES, "enum", "fixed", *(["array", "map", "record", "union", "again"] if depth else [])]
+        )
+    )
     if kind in PRIMITIVES:
-        return kind, draw(PRIMITIVES[kind] | st.sampled_from(EDGES[kind]) if kind in EDGES else PRIMITIVES[kind])
+        return kind, draw(
+            PRIMITIVES[kind] | st.sampled_from(EDGES[kind]) if kind in EDGES else PRIMITIVES[kind]
+        )
     if kind == "again":
         return draw(st.sampled_from(named)) if named else ("int", 5)
     if kind in ("enum", "fixed", "record"):
@@ -284,7 +337,9 @@ def typed_values(draw, depth=3, taken=None, named=None):
         most = 70 if schema in ("int", "string") else 3  # Only few items that take no bytes are read.
         return {"type": "array", "items": schema}, [value] * draw(st.integers(0, most))
     if kind == "map":
-        return {"type": "map", "values": schema}, dict.fromkeys(draw(st.lists(PRIMITIVES["string"], max_size=4)), value)
+        return {"type": "map", "values": schema}, dict.fromkeys(
+            draw(st.lists(PRIMITIVES["string"], max_size=4)), value
+        )
     if isinstance(schema, list) or schema == "null":
         return schema, value
     others = ["null", "boolean"] if schema != "boolean" and draw(st.booleans()) else ["null"]
@@ -324,7 +379,10 @@ def test_what_fastavro_writes_is_read(typed):
 @settings(max_examples=400, deadline=None)
 @given(typed_values(), st.data())
 def test_damaged_records_are_refused_or_equal(typed, data):
-    """Damaged records are refused or read as fastavro reads them. No other error is raised, and no other value is read."""
+    """Damaged records are refused or read as fastavro reads them.
+
+    No other error is raised, and no other value is read.
+    """
     schema = record_of("string", typed[0])
     sound = bytearray(written(schema, {"f0": "a", "f1": typed[1]}))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -336,4 +394,7 @@ def test_damaged_records_are_refused_or_equal(typed, data):
         found = read(schema, damaged)
     except Unfit:
         return
-    assert (repr(found), len(damaged)) == (repr(fastavro_reads(schema, damaged)[0]), fastavro_reads(schema, damaged)[1])
+    assert (repr(found), len(damaged)) == (
+        repr(fastavro_reads(schema, damaged)[0]),
+        fastavro_reads(schema, damaged)[1],
+    )

@@ -1,4 +1,6 @@
-"""Batches of a topic: bounded, of one month each, in Kafka's order; an error in writing a batch ends the cutting."""
+"""Batches of a topic: bounded, of one month each, in Kafka's order; an error in writing a batch ends the
+cutting.
+"""
 
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -42,8 +44,16 @@ def test_cutter_batches_by_month_sorted_by_id(tmp_path):
         cut.add(pa.concat_tables([rows(range(7, 20), NOVEMBER), rows(range(20, 24), DECEMBER)]))
         batches = cut.end()
     found = [pq.read_table(tmp_path / batch.file) for batch in batches]
-    assert [sorted(table["offset"].to_pylist()) for table in found] == [[*range(10)], [*range(10, 20)], [*range(20, 24)]]
-    assert [(batch.number, batch.rows, batch.checksum) for batch in batches] == [(1, 10, 10), (2, 10, 10), (3, 4, 4)]
+    assert [sorted(table["offset"].to_pylist()) for table in found] == [
+        [*range(10)],
+        [*range(10, 20)],
+        [*range(20, 24)],
+    ]
+    assert [(batch.number, batch.rows, batch.checksum) for batch in batches] == [
+        (1, 10, 10),
+        (2, 10, 10),
+        (3, 4, 4),
+    ]
     assert [(batch.first_offset, batch.last_offset) for batch in batches] == [
         ("t/0/0", "t/0/9"),
         ("t/0/10", "t/0/19"),

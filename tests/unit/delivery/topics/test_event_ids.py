@@ -20,7 +20,14 @@ def test_ids_of_old_events_stay_what_they_are(values, shards, expected):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(["ab", "c"], ["a", "bc"]), (["1"], [1]), ([1], [1.0]), ([True], ["true"]), ([1], [True]), (["a"], ["a", ""])],
+    [
+        (["ab", "c"], ["a", "bc"]),
+        (["1"], [1]),
+        ([1], [1.0]),
+        ([True], ["true"]),
+        ([1], [True]),
+        (["a"], ["a", ""]),
+    ],
 )
 def test_different_values_have_different_ids(one, other):
     assert unique_id(one, 8).unique_id != unique_id(other, 8).unique_id
@@ -35,7 +42,9 @@ def test_rules_that_make_other_ids_are_told_apart():
     """Settings that give other ids have another rule, whatever characters their fields contain."""
     fields = [["a", "b"], ["a+b"], ["b", "a"], ["a%2Bb"], ["a/b"]]
     rules = {
-        TopicSettings(kind="topic", topics=["t"], format="json", destination="d", unique_id=one, producer_id=by).rule
+        TopicSettings(
+            kind="topic", topics=["t"], format="json", destination="d", unique_id=one, producer_id=by
+        ).rule
         for one in fields
         for by in (None, "b", "a/b")
     }

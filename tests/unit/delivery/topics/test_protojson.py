@@ -53,7 +53,9 @@ CASES = [
 
 def settings(column=None, **keys):
     columns = [{"name": "x", **column}] if column else []
-    return chosen(format="protobuf", schema_files={"1": Path("x")}, message_type="shop.Wide", columns=columns, **keys)
+    return chosen(
+        format="protobuf", schema_files={"1": Path("x")}, message_type="shop.Wide", columns=columns, **keys
+    )
 
 
 def read(message, column=None, **keys):
@@ -88,7 +90,9 @@ def test_map_is_text_in_one_order(entries, random):
         texts.add(read(message, {"path": "of_texts"})[0]["x"])
     [text] = texts
     found = json.loads(text)
-    assert list(found) == sorted(found, key=str.encode) and found == {name: {"unit_id": str(entries[name])} for name in entries}
+    assert list(found) == sorted(found, key=str.encode) and found == {
+        name: {"unit_id": str(entries[name])} for name in entries
+    }
 
 
 ODD = [
@@ -112,7 +116,11 @@ def test_time_out_of_range_costs_its_column_only(field, seconds, nanos, kind, re
 
 def test_nan_and_unknown_any_cost_their_column_only():
     message = wide_message()
-    message.double, message.struct["x"], message.any.type_url = math.nan, math.nan, "type.googleapis.com/shop.Gone"
+    message.double, message.struct["x"], message.any.type_url = (
+        math.nan,
+        math.nan,
+        "type.googleapis.com/shop.Gone",
+    )
     for column, reason in (
         ({"path": "double", "type": "Float64"}, "is NaN"),
         ({"path": "struct"}, "has no ProtoJSON"),
@@ -131,7 +139,9 @@ def test_timestamp_in_key_counts_to_the_nanosecond():
     assert len(set(ids.values())) == 4
     from tagmill.delivery.topics.event_ids import unique_id
 
-    assert [ids[0], ids[1000]] == [unique_id([f"2026-11-22 10:00:00{part}+00:00"], 1024).unique_id for part in ("", ".000001")]
+    assert [ids[0], ids[1000]] == [
+        unique_id([f"2026-11-22 10:00:00{part}+00:00"], 1024).unique_id for part in ("", ".000001")
+    ]
     message.at.seconds = 2**40
     with pytest.raises(Unfit, match="is no moment"):
         read(message, unique_id=["at"])
@@ -139,13 +149,18 @@ def test_timestamp_in_key_counts_to_the_nanosecond():
 
 def test_wrapper_in_key_counts_as_its_value():
     message = filled(wrapped_long="7")
-    assert read(message, unique_id=["wrapped_long"])[0]["unique_id"] == read(message, unique_id=["product_id"])[0]["unique_id"]
+    assert (
+        read(message, unique_id=["wrapped_long"])[0]["unique_id"]
+        == read(message, unique_id=["product_id"])[0]["unique_id"]
+    )
     assert read(message, unique_id=["wrapped_long.value"]) == read(message, unique_id=["wrapped_long"])
     fits(settings(unique_id=["wrapped_long"]), FILES)
     for path in ("part", "of_texts", "duration", "struct"):
         with pytest.raises(ConfigurationError, match="is no plain value"):
             fits(settings(unique_id=[path]), FILES)
-    assert "wrapped_long" in unmapped(settings(), FILES) and "wrapped_long.value" not in unmapped(settings(), FILES)
+    assert "wrapped_long" in unmapped(settings(), FILES) and "wrapped_long.value" not in unmapped(
+        settings(), FILES
+    )
 
 
 def test_wrong_wire_type_within_message_is_refused():

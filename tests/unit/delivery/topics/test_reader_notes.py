@@ -7,7 +7,13 @@ import pytest
 from tagmill.delivery.topics.reader_notes import Notes, warnings
 from tests.unit.delivery.topics.test_vectorized_decoder import decoded, topic
 
-EVENT = {"project": "p", "event_type": "e", "product_id": 1, "service.name": "s", "customer": {"Name": "n", "id": None}}
+EVENT = {
+    "project": "p",
+    "event_type": "e",
+    "product_id": 1,
+    "service.name": "s",
+    "customer": {"Name": "n", "id": None},
+}
 
 
 def said(columns, monkeypatch, known=(), set_apart=(), **keys):
@@ -19,8 +25,8 @@ def said(columns, monkeypatch, known=(), set_apart=(), **keys):
 @pytest.mark.parametrize(
     ("path", "like"),
     [
-        ("customer.name", "; the nearest is customer.Name"), ("Customer.Name", "; the nearest is customer.Name"),
-        ("service.name", '; the nearest is "service.name"'), ("custmer.Name", "; the nearest is customer.Name"), ("zzz", ""),
+        ("customer.name", "; the nearest is customer.Name"), ("Customer.Name", "; the nearest is " "customer.Name"),
+        ("service.name", '; the nearest is "service.name"'), ("custmer.Name", "; the nearest is " "customer.Name"), ("zzz", ""),
     ],
 )  # fmt: skip
 def test_path_without_match_names_nearest_field(path, like, monkeypatch):
@@ -39,7 +45,11 @@ def test_path_that_matches_is_no_matter(path, monkeypatch):
 
 def test_known_path_is_no_matter(monkeypatch):
     """Say nothing of a path that the schemas have, or of a column that a person has set apart."""
-    assert said([{"name": "x"}], monkeypatch, known={"x"}) == [] == said([{"name": "x"}], monkeypatch, set_apart=["x"])
+    assert (
+        said([{"name": "x"}], monkeypatch, known={"x"})
+        == []
+        == said([{"name": "x"}], monkeypatch, set_apart=["x"])
+    )
 
 
 def test_values_that_became_null_are_counted_by_reason(monkeypatch):

@@ -1,4 +1,6 @@
-"""Values of records as rows: each format, each type of a column, and what is refused with the field's name."""
+"""Values of records as rows: each format, each type of a column, and what is refused with the field's
+name.
+"""
 
 import io
 import json
@@ -50,17 +52,28 @@ def as_row(reader, value, at_ms):
 
 def test_json_event_has_id_time_columns():
     """JSON events give their id, their time and their columns, nested and missing fields included."""
-    columns = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}, {"name": "note"}]
+    columns = [
+        {"name": "price", "type": "Float64"},
+        {"name": "who", "path": "customer.name"},
+        {"name": "note"},
+    ]
     row = read(EVENT, columns=columns, created_at="at", version_field="event_type")
     assert struct.unpack(">d", row["price"].to_bytes(8, "big", signed=True)) == (1.5,)
-    assert (row["who"], row["note"], row["created_at"], row["schema_version"]) == ("Ä", None, AT_MS, "created")
+    assert (row["who"], row["note"], row["created_at"], row["schema_version"]) == (
+        "Ä",
+        None,
+        AT_MS,
+        "created",
+    )
     assert row["unique_id"] == read(EVENT)["unique_id"] and read(EVENT)["created_at"] == 1000
 
 
 def test_the_producers_id_alone_or_within_ours():
     one, other = {**EVENT, "id": "x"}, {**EVENT, "id": "y"}
     ids = lambda **keys: {read(event, **keys)["unique_id"] for event in (one, other)}  # noqa: E731
-    assert len(ids()) == 1 and len(ids(producer_id="id")) == 2 and len(ids(unique_id=[], producer_id="id")) == 2
+    assert (
+        len(ids()) == 1 and len(ids(producer_id="id")) == 2 and len(ids(unique_id=[], producer_id="id")) == 2
+    )
     assert read(one, unique_id=[], producer_id="id")["unique_id"] != read(one, producer_id="id")["unique_id"]
 
 
@@ -236,20 +249,32 @@ def avro(event, schema=AVRO):
     return sink.getvalue()
 
 
-AVRO_EVENT = {"project": "p", "event_type": "created", "product_id": 7, "at": datetime(2026, 11, 22, 10, tzinfo=UTC), "note": "n"}
+AVRO_EVENT = {
+    "project": "p",
+    "event_type": "created",
+    "product_id": 7,
+    "at": datetime(2026, 11, 22, 10, tzinfo=UTC),
+    "note": "n",
+}
 
 
 def avro_reader(framed=False, versions=("3",)):
     files = {version: Path(f"{version}.avsc") for version in versions}
-    settings = chosen(format="avro", schema_files=files, framed=framed, created_at="at", columns=[{"name": "note"}])
+    settings = chosen(
+        format="avro", schema_files=files, framed=framed, created_at="at", columns=[{"name": "note"}]
+    )
     return Reader(settings, {version: json.dumps(AVRO).encode() for version in versions})
 
 
 def test_avro_plain_and_framed_read_alike():
-    """Avro with a schema file and Avro framed by a registry give the same row but for the schema's version."""
+    """Avro with a schema file and Avro framed by a registry give the same row but for the schema's
+    version.
+    """
     plain = as_row(avro_reader(), avro(AVRO_EVENT), 0)
     framed = as_row(
-        avro_reader(framed=True, versions=("3", "70000")), b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0
+        avro_reader(framed=True, versions=("3", "70000")),
+        b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT),
+        0,
     )
     assert (plain["created_at"], plain["note"], plain["schema_version"]) == (AT_MS, "n", "3")
     assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
@@ -265,7 +290,9 @@ def test_unframed_avro_identified_by_its_schema():
     """Older events without a frame are identified by the schema that they came with."""
     newer = {**AVRO, "fields": [{"name": "price", "type": "long"}, *AVRO["fields"]]}
     both = {"1": json.dumps(AVRO).encode(), "2": json.dumps(newer).encode()}
-    settings = chosen(format="avro", schema_files={version: Path("x") for version in both}, schema_version="2")
+    settings = chosen(
+        format="avro", schema_files={version: Path("x") for version in both}, schema_version="2"
+    )
     reader, older = Reader(settings, both), avro(AVRO_EVENT)
     now = io.BytesIO()
     fastavro.schemaless_writer(now, newer, {**AVRO_EVENT, "price": 3})
@@ -342,7 +369,9 @@ def test_framed_protobuf_is_read_where_frame_names_message(frame, reason):
     reader = Reader(settings, dict.fromkeys(files, descriptors()))
     if not reason:
         row = as_row(reader, frame + PROTOBUF, 5)
-        assert row["unique_id"] == read(EVENT)["unique_id"] and row["schema_version"] == str(int.from_bytes(frame[1:5], "big"))
+        assert row["unique_id"] == read(EVENT)["unique_id"] and row["schema_version"] == str(
+            int.from_bytes(frame[1:5], "big")
+        )
         return
     with pytest.raises(Unfit, match=reason):
         reader.read(frame + PROTOBUF, 5)
@@ -398,14 +427,24 @@ def test_protobuf_unknown_field_is_ignored():
 )
 def test_protobuf_beyond_a_limit_is_refused(field, keys, why):
     """Messages within the event take two bytes, and count for themselves and their two fields."""
-    found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
+    found, kinds = (
+        descriptor_pb2.FileDescriptorSet.FromString(descriptors()),
+        descriptor_pb2.FieldDescriptorProto,
+    )
     part = found.file[0].message_type.add(name="Part")
     for number in (1, 2):
         part.field.add(name=f"p{number}", number=number, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
     event = found.file[0].message_type[0]
-    event.field.add(name="parts", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_REPEATED)
+    event.field.add(
+        name="parts", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_REPEATED
+    )
     limits = {"max_record_values": 900 + len(event.field), **keys}
-    chosen_keys = {"format": "protobuf", "schema_files": {"5": Path("e.desc")}, "message_type": "shop.Event", **limits}
+    chosen_keys = {
+        "format": "protobuf",
+        "schema_files": {"5": Path("e.desc")},
+        "message_type": "shop.Event",
+        **limits,
+    }
     reader = Reader(chosen(**chosen_keys), {"5": found.SerializeToString()})
     if why is None:
         assert reader.read(PROTOBUF + field, 0)
@@ -419,31 +458,54 @@ def with_enum(values):
 
     `state` (number 9) is an enum, `of` (number 10) a message with a `state` of its own.
     """
-    found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
+    found, kinds = (
+        descriptor_pb2.FileDescriptorSet.FromString(descriptors()),
+        descriptor_pb2.FieldDescriptorProto,
+    )
     (file,) = found.file
     enum = file.enum_type.add(name="State")
     for number, name in enumerate(values):
         enum.value.add(name=name, number=number)
     part = file.message_type.add(name="Part")
     for message, number in ((file.message_type[0], 9), (part, 1)):
-        message.field.add(name="state", number=number, type=kinds.TYPE_ENUM, type_name=".shop.State", label=kinds.LABEL_OPTIONAL)
+        message.field.add(
+            name="state",
+            number=number,
+            type=kinds.TYPE_ENUM,
+            type_name=".shop.State",
+            label=kinds.LABEL_OPTIONAL,
+        )
     event = file.message_type[0]
-    event.field.add(name="of", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL)
+    event.field.add(
+        name="of", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL
+    )
     return found.SerializeToString()
 
 
 @pytest.mark.parametrize(("path", "field"), [("state", b"\x48\x01"), ("of.state", b"\x52\x02\x08\x01")])
 def test_protobuf_key_enum_needs_a_name(path, field):
-    """Refuse an enum's value of the key until the descriptor set names it; a column shows its number meanwhile."""
+    """Refuse an enum's value of the key until the descriptor set names it; a column shows its number
+    meanwhile.
+    """
     settings = chosen(
-        format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", unique_id=["project", path]
+        format="protobuf",
+        schema_files={"5": Path("e.desc")},
+        message_type="shop.Event",
+        unique_id=["project", path],
     )
     old, new = (Reader(settings, {"5": with_enum(values)}) for values in (["NONE"], ["NONE", "SENT"]))
-    with pytest.raises(Unfit, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"):
+    with pytest.raises(
+        Unfit, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"
+    ):
         old.read(PROTOBUF + field, 0)
-    assert as_row(new, PROTOBUF + field, 0)["unique_id"] != as_row(new, PROTOBUF + field[:-1] + b"\0", 0)["unique_id"]
+    assert (
+        as_row(new, PROTOBUF + field, 0)["unique_id"]
+        != as_row(new, PROTOBUF + field[:-1] + b"\0", 0)["unique_id"]
+    )
     columns = [{"name": "x", "path": path}]
-    aside = chosen(format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", columns=columns)
+    aside = chosen(
+        format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", columns=columns
+    )
     assert as_row(Reader(aside, {"5": with_enum(["NONE"])}), PROTOBUF + field, 0)["x"] == "1"
 
 
@@ -453,7 +515,14 @@ def test_wrong_descriptor_is_configuration_error():
         protobuf_reader("shop.Order")
     with pytest.raises(ConfigurationError, match="no descriptor set"):
         protobuf_reader(content=b"\xff\xff\xff")
-    for content in (b"{", b"{}", b"5", b'{"type": "record", "name": "x", "fields": 5}', b'"string"', b'["null", "long"]'):
+    for content in (
+        b"{",
+        b"{}",
+        b"5",
+        b'{"type": "record", "name": "x", "fields": 5}',
+        b'"string"',
+        b'["null", "long"]',
+    ):
         with pytest.raises(ConfigurationError, match=r"schema_files\.1: no Avro schema"):
             Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
 

@@ -10,7 +10,11 @@ from tagmill.delivery.topics.schema_evolution import fits, kinds
 from tagmill.errors import ConfigurationError
 
 KIND = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
-PART = {"type": "record", "name": "Part", "fields": [{"name": "made", "type": "Kind"}, {"name": "of", "type": ["null", "Part"]}]}
+PART = {
+    "type": "record",
+    "name": "Part",
+    "fields": [{"name": "made", "type": "Kind"}, {"name": "of", "type": ["null", "Part"]}],
+}
 SCHEMA = {
     "type": "record", "name": "Event", "namespace": "shop", "fields": [
         {"name": "before", "type": {"type": "array", "items": KIND}}, {"name": "kind", "type": ["null", "Kind"]},
@@ -27,7 +31,13 @@ CONTENTS = {"1": json.dumps(SCHEMA).encode()}
 
 def chosen(**keys):
     columns = [TopicColumn(name="hash", type="UUID")]
-    wanted = {"unique_id": ["kind"], "destination": "t", "schema_files": {"1": Path("x")}, "columns": columns, **keys}
+    wanted = {
+        "unique_id": ["kind"],
+        "destination": "t",
+        "schema_files": {"1": Path("x")},
+        "columns": columns,
+        **keys,
+    }
     return TopicSettings(kind="topic", topics=["t"], format="avro", **wanted)
 
 
@@ -65,7 +75,12 @@ def test_unknown_logical_type_is_its_base_type():
         "list": "integer",
     }
     fits(
-        chosen(unique_id=["id", "span", "nanos"], created_at="nanos", columns=[TopicColumn(name="nanos", type="Int64")]), contents
+        chosen(
+            unique_id=["id", "span", "nanos"],
+            created_at="nanos",
+            columns=[TopicColumn(name="nanos", type="Int64")],
+        ),
+        contents,
     )
     with pytest.raises(ConfigurationError, match="field short is a fixed, and column short is UUID"):
         fits(chosen(unique_id=["id"], columns=[TopicColumn(name="short", type="UUID")]), contents)
@@ -79,11 +94,15 @@ def test_decimal_column_takes_numbers_and_text(name):
     if name == "money":
         fits(asked, contents)
     else:
-        with pytest.raises(ConfigurationError, match=f"field {name} is a .*, and column {name} is Decimal\\(38, 9\\)"):
+        with pytest.raises(
+            ConfigurationError, match=f"field {name} is a .*, and column {name} is Decimal\\(38, 9\\)"
+        ):
             fits(asked, contents)
 
 
-@pytest.mark.parametrize("kind", ["Decimal(77, 0)", "Decimal(9, 10)", "Decimal(0, 0)", "Decimal(9)", "Decimal(9, -1)", "Float32"])
+@pytest.mark.parametrize(
+    "kind", ["Decimal(77, 0)", "Decimal(9, 10)", "Decimal(0, 0)", "Decimal(9)", "Decimal(9, -1)", "Float32"]
+)
 def test_type_that_no_column_has_is_refused(kind):
     with pytest.raises(ValueError, match="is none of String, .*UUID, Decimal"):
         TopicColumn(name="x", type=kind)
@@ -103,7 +122,10 @@ def test_kinds_know_named_types_used_again():
         ({"unique_id": ["second"]}, "field second, part of what makes an event unique, is no plain value"),
         ({"unique_id": ["other"]}, "field other, part of what makes an event unique, is no plain value"),
         ({"producer_id": "hash"}, "field hash, part of what makes an event unique, is no plain value"),
-        ({"columns": [TopicColumn(name="clock", type="Int32")]}, "field clock is a time, and column clock is Int32"),
+        (
+            {"columns": [TopicColumn(name="clock", type="Int32")]},
+            "field clock is a time, and column clock is Int32",
+        ),
         ({"created_at": "att"}, "there is no field att, which created_at names"),
         ({"created_at": "second"}, "field second, which created_at names, is a nested, and no moment"),
         ({"created_at": "on"}, "field on, which created_at names, is a day, and no moment"),

@@ -19,7 +19,10 @@ from tagmill.delivery.topics.reader_notes import Notes
 from tagmill.delivery.topics.record_decoder import Reader
 from tagmill.delivery.topics.vectorized_decoder import unique_ids
 
-COLUMNS = [{"name": f"c{number}", "type": kind, "path": "a.x"} for number, kind in enumerate([*KINDS, "Decimal(20, 2)"])]
+COLUMNS = [
+    {"name": f"c{number}", "type": kind, "path": "a.x"}
+    for number, kind in enumerate([*KINDS, "Decimal(20, 2)"])
+]
 ORDINARY = {
     "String": "ü", "LowCardinality(String)": "l", "Int8": -128, "Int16": 2**15 - 1, "Int32": -(2**31), "Int64": 2**63 - 1, "Float64": 1.5,
     "Bool": True, "DateTime64(3, 'UTC')": "2026-11-22T10:00:00.123Z", "Date": "2026-11-22",
@@ -27,10 +30,23 @@ ORDINARY = {
 }  # fmt: skip
 texts, integers = st.text(max_size=5), st.integers(-(2**70), 2**70)
 moments = st.datetimes(datetime(1969, 1, 1), datetime(2101, 1, 1)).map(datetime.isoformat)
-plain = st.one_of(texts, st.integers(-200, 200), integers, st.floats(allow_nan=False, allow_infinity=False), st.booleans())
-odd = st.one_of(plain, st.none(), moments, st.dates(date(1969, 1, 1)).map(date.isoformat), st.uuids().map(str), st.just({}))
-ordinary = st.fixed_dictionaries({"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments})
-extraordinary = st.fixed_dictionaries({}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd})
+plain = st.one_of(
+    texts, st.integers(-200, 200), integers, st.floats(allow_nan=False, allow_infinity=False), st.booleans()
+)
+odd = st.one_of(
+    plain,
+    st.none(),
+    moments,
+    st.dates(date(1969, 1, 1)).map(date.isoformat),
+    st.uuids().map(str),
+    st.just({}),
+)
+ordinary = st.fixed_dictionaries(
+    {"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments}
+)
+extraordinary = st.fixed_dictionaries(
+    {}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd}
+)
 # Numbers with more digits than a double holds, whole numbers, and numbers beyond its range.
 numbers = st.one_of(
     st.decimals(allow_nan=False, allow_infinity=False, places=3).map("{:f}".format), st.floats(0, 1e300).map("{:.17e}".format),
@@ -57,26 +73,39 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
     count = len(contents)
     records = pa.RecordBatch.from_pydict(
         {
-            "topic": ["t"] * count, "partition": pa.array([1] * count, pa.int32()), "offset": list(range(count)),
-            "timestamp": pa.array([1_795_341_600_000_123] * count, pa.timestamp("us")), "key": pa.array([b"k"] * count),
-            "value": pa.array(contents, pa.binary()), "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
+            "topic": ["t"] * count,
+            "partition": pa.array([1] * count, pa.int32()),
+            "offset": list(range(count)),
+            "timestamp": pa.array([1_795_341_600_000_123] * count, pa.timestamp("us")),
+            "key": pa.array([b"k"] * count),
+            "value": pa.array(contents, pa.binary()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
         }
-    )  # fmt: skip
+    )
     notes = Notes()
     found = list(staging._decode([records], notes, chosen, files or {}, {}, (), 2**24))
     return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found), notes
 
 
 def both(contents, chosen, files=None):
-    """Return the rows of reading many at once and of reading each alone, after checking that equally many values became null."""
+    """Return the rows of reading many at once and of reading each alone, after checking that equally many
+    values became null.
+    """
     with pytest.MonkeyPatch.context() as monkeypatch:
-        found = [decoded(contents, chosen, read_alone, monkeypatch, files) for read_alone in (1, len(contents))]
+        found = [
+            decoded(contents, chosen, read_alone, monkeypatch, files) for read_alone in (1, len(contents))
+        ]
     assert found[0][2].nulled == found[1][2].nulled and found[0][2].matched == found[1][2].matched
     return [rows for rows, *_ in found]
 
 
 @settings(max_examples=300)
-@given(st.lists(values, min_size=2, max_size=6), st.sampled_from(COLUMNS), st.booleans(), st.sampled_from([None, "at"]))
+@given(
+    st.lists(values, min_size=2, max_size=6),
+    st.sampled_from(COLUMNS),
+    st.booleans(),
+    st.sampled_from([None, "at"]),
+)
 def test_many_values_are_read_as_each_alone(contents, column, nullable, created_at):
     many, alone = both(contents, topic([{**column, "nullable": nullable}], created_at=created_at))
     assert many.equals(alone)
@@ -93,8 +122,14 @@ FITTING = {
 def test_values_of_type_are_read_alike(data, kind, may_miss):
     """Values of one type are read at once as each is read alone."""
     one = FITTING[kind] | st.none() if may_miss else FITTING[kind]
-    events = [{"id": number, "x": value} for number, value in enumerate(data.draw(st.lists(one, min_size=2, max_size=5)))]
-    chosen = topic([{"name": "x", "type": kind, "nullable": may_miss}], unique_id=["x" if data.draw(st.booleans()) else "id"])
+    events = [
+        {"id": number, "x": value}
+        for number, value in enumerate(data.draw(st.lists(one, min_size=2, max_size=5)))
+    ]
+    chosen = topic(
+        [{"name": "x", "type": kind, "nullable": may_miss}],
+        unique_id=["x" if data.draw(st.booleans()) else "id"],
+    )
     many, alone = both([json.dumps(event).encode() for event in events], chosen)
     assert many.equals(alone)
 
@@ -108,16 +143,28 @@ AVRO = {
 }  # fmt: skip
 avro_ids = st.integers(-(2**63), 2**63 - 1) | texts | st.floats() | st.uuids().map(str)
 avro_fields = st.one_of(
-    st.none(), texts, st.binary(max_size=4), st.integers(-200, 200), st.floats(width=32), st.booleans(), st.just({"a": 1})
+    st.none(),
+    texts,
+    st.binary(max_size=4),
+    st.integers(-200, 200),
+    st.floats(width=32),
+    st.booleans(),
+    st.just({"a": 1}),
 )
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(avro_ids, avro_fields), min_size=2, max_size=4), st.sampled_from(sorted(KINDS)), st.booleans())
+@given(
+    st.lists(st.tuples(avro_ids, avro_fields), min_size=2, max_size=4),
+    st.sampled_from(sorted(KINDS)),
+    st.booleans(),
+)
 def test_avro_is_read_as_each_alone(events, kind, nullable):
     columns = [{"name": "x", "type": kind, "nullable": nullable}]
     chosen = topic(columns, format="avro", schema_files={"1": Path("x")}, unique_id=["id"], created_at="at")
-    contents = [avro({"id": one, "at": datetime(2026, 11, 22, tzinfo=UTC), "x": value}) for one, value in events]
+    contents = [
+        avro({"id": one, "at": datetime(2026, 11, 22, tzinfo=UTC), "x": value}) for one, value in events
+    ]
     many, alone = both(contents, chosen, {"1": json.dumps(AVRO).encode()})
     assert many.equals(alone)
 
@@ -128,7 +175,11 @@ def avro(event):
     return sink.getvalue()
 
 
-@given(st.integers(1, 4).flatmap(lambda count: st.lists(st.lists(plain, min_size=count, max_size=count), min_size=1, max_size=4)))
+@given(
+    st.integers(1, 4).flatmap(
+        lambda count: st.lists(st.lists(plain, min_size=count, max_size=count), min_size=1, max_size=4)
+    )
+)
 def test_ids_of_many_events_are_those_of_each(keys):
     try:
         shards, ids = unique_ids(list(zip(*keys, strict=True)), 1024)
@@ -148,19 +199,30 @@ def test_ordinary_events_are_read_at_once(kind, monkeypatch):
         assert decoded(contents, chosen, 128, monkeypatch)[1] == 1
     contents[700] = b"{"
     rows, parts, _ = decoded(contents, chosen, 128, monkeypatch)
-    assert parts == 4 and [row for row, kind in enumerate(rows["kind"].to_pylist()) if kind != "event"] == [700]
+    assert parts == 4 and [row for row, kind in enumerate(rows["kind"].to_pylist()) if kind != "event"] == [
+        700
+    ]
     assert (rows["key"][700].as_py(), rows["key"][701].as_py()) == (b"k", None)
 
 
 def test_values_that_columns_cannot_hold_are_counted(monkeypatch):
     """Count each value once, though the records around a broken one are read more than once."""
-    chosen = topic([{"name": name, "type": kind, "path": "x"} for name, kind in (("small", "Int8"), ("day", "Date"))])
+    chosen = topic(
+        [{"name": name, "type": kind, "path": "x"} for name, kind in (("small", "Int8"), ("day", "Date"))]
+    )
     event = {"project": "p", "event_type": "e", "product_id": 1}
-    contents = [json.dumps({**event, "x": 128 if number % 3 else "1969-12-31"}).encode() for number in range(999)]
+    contents = [
+        json.dumps({**event, "x": 128 if number % 3 else "1969-12-31"}).encode() for number in range(999)
+    ]
     contents[700] = b"{"
     rows, _, notes = decoded(contents, chosen, 128, monkeypatch)
-    assert rows["kind"].to_pylist().count("event") == 998 and rows["small"].null_count == rows["day"].null_count == 999
+    assert (
+        rows["kind"].to_pylist().count("event") == 998
+        and rows["small"].null_count == rows["day"].null_count == 999
+    )
     assert notes.nulled == {
-        ("small", "is out of range"): 665, ("small", "is no integer"): 333,
-        ("day", "is no day"): 665, ("day", "is not between 1970 and 2149"): 333,
-    }  # fmt: skip
+        ("small", "is out of range"): 665,
+        ("small", "is no integer"): 333,
+        ("day", "is no day"): 665,
+        ("day", "is not between 1970 and 2149"): 333,
+    }

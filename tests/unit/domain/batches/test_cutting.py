@@ -23,7 +23,9 @@ from tagmill.domain.batches.cutting import cut
     ids=["nothing", "rows", "bytes", "an oversized row goes alone", "two oversized", "month", "no bytes"],
 )
 def test_cut_ends_batch_at_each_limit(rows: list[tuple[int, int]], expected: list[int]) -> None:
-    """Batches end at three rows, ten bytes or the end of a month; a row above ten bytes gets a batch of its own."""
+    """Batches end at three rows, ten bytes or the end of a month; a row above ten bytes gets a batch of its
+    own.
+    """
     assert list(cut(rows, 3, 10)) == expected
 
 
@@ -38,7 +40,10 @@ def test_cut_batches_are_bounded_and_full(rows: list[tuple[int, int]], max_rows:
     """
     numbers = list(cut(rows, max_rows, max_bytes))
     assert len(numbers) == len(rows)
-    batches = [[row for _, row in group] for _, group in groupby(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]
+    batches = [
+        [row for _, row in group]
+        for _, group in groupby(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
+    ]
     assert sorted(set(numbers)) == numbers[:1] + [n for n in range(1, len(batches))]
     for batch in batches:
         assert len({month for _, month in batch}) == 1

@@ -10,7 +10,12 @@ from tagmill.domain.batches.states import BatchState, RunState, may_close, may_m
 def test_may_move_run_follows_life_cycle() -> None:
     """Runs go from PLANNED to SEALED to CLOSED, or are abandoned before they are closed."""
     moves = [(old.value, new.value) for old, new in product(RunState, RunState) if may_move_run(old, new)]
-    assert moves == [("PLANNED", "SEALED"), ("PLANNED", "ABANDONED"), ("SEALED", "CLOSED"), ("SEALED", "ABANDONED")]
+    assert moves == [
+        ("PLANNED", "SEALED"),
+        ("PLANNED", "ABANDONED"),
+        ("SEALED", "CLOSED"),
+        ("SEALED", "ABANDONED"),
+    ]
 
 
 def test_only_planned_and_sealed_runs_are_open() -> None:
@@ -23,7 +28,9 @@ def test_nothing_follows_a_finished_run() -> None:
 
 def test_may_move_batch_follows_life_cycle() -> None:
     """Batches go to ClickHouse or are voided; they may be sent again, and withdrawn from ClickHouse."""
-    moves = [(old.value, new.value) for old, new in product(BatchState, BatchState) if may_move_batch(old, new)]
+    moves = [
+        (old.value, new.value) for old, new in product(BatchState, BatchState) if may_move_batch(old, new)
+    ]
     assert moves == [
         ("NEW", "NEW"),
         ("NEW", "IN_CLICKHOUSE"),
@@ -38,5 +45,7 @@ def test_may_move_batch_follows_life_cycle() -> None:
     [("", True), ("IN_CLICKHOUSE VOIDED", True), ("IN_CLICKHOUSE NEW", False), ("NEW", False)],
 )
 def test_a_run_closes_when_no_batch_is_new(states: str, closes: bool) -> None:
-    """Close a run once all of its batches are in ClickHouse or voided; a run without batches may close, too."""
+    """Close a run once all of its batches are in ClickHouse or voided; a run without batches may close,
+    too.
+    """
     assert may_close([BatchState(state) for state in states.split()]) is closes

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from tagmill.domain.continuity.model import Action, Evidence, FirstSeen, Hole, Judgement, Policy, Progress, Row
+from tagmill.domain.continuity.model import (
+    Action,
+    Evidence,
+    FirstSeen,
+    Hole,
+    Judgement,
+    Policy,
+    Progress,
+    Row,
+)
 from tagmill.domain.continuity.rules import judge
 from tagmill.domain.timeuuid import lowest
 
@@ -14,8 +23,13 @@ SECOND = 10_000_000
 HOUR = 3600 * SECOND
 
 
-def row(number: int, sequence_nr: int | None = None, *, at: int | None = None, writer: str = "w-1", **changes: Any) -> Row:
-    """Return a sound row. By default its sequence_nr is ten times its number, and its time grows by a second per number."""
+def row(
+    number: int, sequence_nr: int | None = None, *, at: int | None = None, writer: str = "w-1", **changes: Any
+) -> Row:
+    """Return a sound row.
+
+    By default its sequence_nr is ten times its number, and its time grows by a second per number.
+    """
     ticks = NOW - 100 * HOUR + (number if at is None else at) * SECOND
     sequence_nr = 10 * number if sequence_nr is None else sequence_nr
     offset = UUID(int=lowest(ticks).int + sequence_nr % 100)
@@ -46,9 +60,14 @@ def delivered(judgement: Judgement) -> list[int]:
 
 
 def judge_with_journal(
-    known: Progress | None, read: Iterable[Row], chosen: Policy, asked: Callable[[Hole], Evidence] | None = None
+    known: Progress | None,
+    read: Iterable[Row],
+    chosen: Policy,
+    asked: Callable[[Hole], Evidence] | None = None,
 ) -> Judgement:
-    """Judge the rows as the seal step does: ask the journal about new gaps and judge again until no gap is new."""
+    """Judge the rows as the seal step does: ask the journal about new gaps and judge again until no gap is
+    new.
+    """
     read, journal = list(read), {}
     while True:
         judgement = judge(known, read, chosen, journal)
@@ -75,7 +94,9 @@ class Pipeline:
     late: list[int] = field(default_factory=list)
 
     def run(self, arrived: Iterable[Row], again: Iterable[Row] = ()) -> Judgement:
-        """Judge new arrivals, rows of the look-back and all rows behind an open gap; keep progress, hold and sent rows."""
+        """Judge new arrivals, rows of the look-back and all rows behind an open gap; keep progress, hold and
+        sent rows.
+        """
         arrived = list(arrived)
         reached = self.known.number if self.known else 0
         gap = [r for r in self.view if self.held and r.number > reached]
@@ -85,7 +106,9 @@ class Pipeline:
         for decision in judgement.decisions:
             if decision.action in (Action.DELIVER, Action.LATE):
                 self.sent.append((decision.row.number, decision.row.sequence_nr))
-                (self.in_order if decision.action == Action.DELIVER else self.late).append(decision.row.number)
+                (self.in_order if decision.action == Action.DELIVER else self.late).append(
+                    decision.row.number
+                )
         self.known = judgement.progress
         self.held = judgement.held is not None
         return judgement

@@ -40,7 +40,9 @@ def test_copy_of_delivered_event_is_same_life():
 
 
 def test_judge_new_life_holds_all():
-    """Numbers 1 to 3 of the earlier life are delivered; numbers 1 to 4 of the later life wait for a person."""
+    """Numbers 1 to 3 of the earlier life are delivered; numbers 1 to 4 of the later life wait for a
+    person.
+    """
     judgement = judge(progress(3), NEW, policy(), strangers={one.offset for one in NEW[:3]})
     assert told(judgement) == [f"{number} hold another_life" for number in (1, 2, 3, 4)]
     assert judgement.progress == progress(3) and judgement.held

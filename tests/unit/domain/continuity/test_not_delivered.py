@@ -36,7 +36,9 @@ def rows(*numbers: tuple[int, int]) -> list[tuple[int, int, str]]:
 
 
 def test_rebased_progress_ends_at_last_delivered_event() -> None:
-    """Progress over a renumbered view ends at the last delivered event; undelivered numbers below it are missing."""
+    """Progress over a renumbered view ends at the last delivered event; undelivered numbers below it are
+    missing.
+    """
     view = rows((1, 1), (2, 2), (3, 4), (4, 7), (5, 9), (6, 11))
     assert rebased(view, {1, 2, 4, 7}) == Progress(4, 7, 0, "at 7")
     # The events with sequence_nrs 2 and 7 were withdrawn, so their numbers 2 and 4 are missing.
@@ -46,7 +48,9 @@ def test_rebased_progress_ends_at_last_delivered_event() -> None:
 
 
 def test_rebased_numbers_without_rows_counted_by_events() -> None:
-    """Numbers without a row in the view are delivered if as many delivered events lie between their neighbours."""
+    """Numbers without a row in the view are delivered if as many delivered events lie between their
+    neighbours.
+    """
     view = rows((3, 5), (4, 6), (7, 12))
     # Numbers 1 and 2 were cleaned up after delivery; 5 and 6 never came.
     assert rebased(view, {2, 4, 5, 6, 12}) == Progress(7, 12, 0, "at 12", ((5, 6),))

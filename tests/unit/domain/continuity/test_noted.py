@@ -24,6 +24,13 @@ def at(number: int, sequence_nr: int, missing: tuple[tuple[int, int], ...] = ())
 def test_with_delivered_rows_advances_progress(
     before: Progress | None, numbers: list[int], number: int, missing: tuple[tuple[int, int], ...]
 ) -> None:
-    """Progress takes the highest number; skipped numbers are missing, and numbers noted before stay missing."""
+    """Progress takes the highest number; skipped numbers are missing, and numbers noted before stay
+    missing.
+    """
     after = with_delivered(before, [(n, n, f"o{n}") for n in numbers])
-    assert (after.number, after.sequence_nr, after.offset, after.missing) == (number, number, f"o{number}", missing)
+    assert (after.number, after.sequence_nr, after.offset, after.missing) == (
+        number,
+        number,
+        f"o{number}",
+        missing,
+    )

@@ -7,7 +7,17 @@ import pytest
 from tagmill.domain.continuity.model import Earlier, Evidence, FirstSeen, Hole, Progress, Reason
 from tagmill.domain.continuity.rules import close, judge, remove
 from tagmill.errors import GuardRefused
-from tests.unit.domain.continuity.journals import HOUR, NOW, delivered, judge_with_journal, policy, progress, row, rows, told
+from tests.unit.domain.continuity.journals import (
+    HOUR,
+    NOW,
+    delivered,
+    judge_with_journal,
+    policy,
+    progress,
+    row,
+    rows,
+    told,
+)
 
 OLD = NOW - 2 * HOUR
 
@@ -34,7 +44,11 @@ def test_without_progress_number_one_is_next() -> None:
 
 def test_judge_takes_rows_by_number() -> None:
     """Judge rows in the order of their numbers, whatever the order of reading is."""
-    assert told(judge(None, rows(3, 1, 2), policy())) == ["1 deliver next", "2 deliver next", "3 deliver next"]
+    assert told(judge(None, rows(3, 1, 2), policy())) == [
+        "1 deliver next",
+        "2 deliver next",
+        "3 deliver next",
+    ]
 
 
 def test_sequence_nrs_between_two_numbers_may_be_missing() -> None:
@@ -77,7 +91,9 @@ def test_judge_without_rows_decides_nothing() -> None:
     ],
 )
 def test_judge_number_contradicting_sequence_nr_holds(number: int, sequence_nr: int) -> None:
-    """Numbers and sequence_nrs on different sides of progress mean a renumbered view: the persistence_id is held."""
+    """Numbers and sequence_nrs on different sides of progress mean a renumbered view: the persistence_id is
+    held.
+    """
     judgement = judge(progress(4), [row(number, sequence_nr), row(50)], policy())
     assert [d.reason for d in judgement.decisions] == [Reason.RENUMBERED, Reason.RENUMBERED]
     assert judgement.held is not None and judgement.held.rows == 2
@@ -113,7 +129,10 @@ def test_judge_number_in_closed_gap_late_once() -> None:
     first = judge(progress(6, (3, 4)), rows(3, 4), policy())
     assert told(first) == ["3 late below_first_or_closed", "4 late below_first_or_closed"]
     assert first.progress == progress(6)
-    assert told(judge(first.progress, rows(3, 4), policy())) == ["3 drop already_delivered", "4 drop already_delivered"]
+    assert told(judge(first.progress, rows(3, 4), policy())) == [
+        "3 drop already_delivered",
+        "4 drop already_delivered",
+    ]
 
 
 def test_late_rows_come_together_with_next_ones() -> None:
@@ -156,7 +175,11 @@ def test_judge_gap_filled_from_journal_is_delivered() -> None:
     """Gaps are filled from the journal if it has exactly the missing events."""
     events = (row(0, 31, at=3), row(0, 35, at=4))
     judgement = judge_with_journal(progress(3), rows(6), policy(), lambda _: Evidence(events, 0, NOW))
-    assert told(judgement) == ["4 deliver healed_from_journal", "5 deliver healed_from_journal", "6 deliver next"]
+    assert told(judgement) == [
+        "4 deliver healed_from_journal",
+        "5 deliver healed_from_journal",
+        "6 deliver next",
+    ]
     assert [d.row.sequence_nr for d in judgement.decisions] == [31, 35, 60]
     assert judgement.progress == progress(6)
     assert judgement.held is None
@@ -180,7 +203,16 @@ def test_judge_missing_first_events_come_from_journal() -> None:
         (row(3), row(4)),
         (row(5), row(6)),
     ],
-    ids=["none", "too few", "too many", "no event", "broken offset", "one sequence_nr twice", "from before", "from behind"],
+    ids=[
+        "none",
+        "too few",
+        "too many",
+        "no event",
+        "broken offset",
+        "one sequence_nr twice",
+        "from before",
+        "from behind",
+    ],
 )
 def test_judge_gap_not_filled_exactly_stays(events) -> None:
     """Gaps stay if the journal has more, fewer, damaged or other events than the missing ones."""
@@ -220,7 +252,9 @@ def test_judge_deleted_gap_is_closed_after_timeout() -> None:
 )
 def test_judge_gap_partly_deleted_or_young_stays(deleted: int, seen_at: int | None) -> None:
     """Gaps stay while their events are not all deleted, or while they are younger than the gap timeout."""
-    assert told(judge_with_journal(progress(3), rows(6), policy(), deleted_to(deleted, seen_at))) == ["6 hold hole"]
+    assert told(judge_with_journal(progress(3), rows(6), policy(), deleted_to(deleted, seen_at))) == [
+        "6 hold hole"
+    ]
 
 
 def test_judge_deleted_first_events_raise_first_number() -> None:
@@ -258,11 +292,15 @@ def test_judge_number_after_close_is_late() -> None:
 
 
 @pytest.mark.parametrize(
-    "hole", [Hole(3, 3, 20, 40), Hole(0, 0, 30, 41), Hole(6, 7, 50, 80)], ids=["delivered", "zero", "not next"]
+    "hole",
+    [Hole(3, 3, 20, 40), Hole(0, 0, 30, 41), Hole(6, 7, 50, 80)],
+    ids=["delivered", "zero", "not next"],
 )
 def test_close_numbers_not_next_is_refused(hole: Hole) -> None:
     """Refuse to give up numbers that do not follow directly on progress."""
-    with pytest.raises(GuardRefused, match=f"numbers {hole.first} to {hole.last} can't be given up .progress is 4"):
+    with pytest.raises(
+        GuardRefused, match=f"numbers {hole.first} to {hole.last} can't be given up .progress is 4"
+    ):
         close(progress(4), hole)
 
 
@@ -309,7 +347,9 @@ def test_assume_first_in_past_bucket_delivers() -> None:
 
 def test_assume_first_in_current_bucket_holds() -> None:
     """Policy assume_first holds a first number above 1 if the run starts in the current bucket."""
-    assert told(judge(None, rows(3), policy(FirstSeen.ASSUME_FIRST, starts_in_past_bucket=False))) == ["3 hold first_seen"]
+    assert told(judge(None, rows(3), policy(FirstSeen.ASSUME_FIRST, starts_in_past_bucket=False))) == [
+        "3 hold first_seen"
+    ]
 
 
 def test_assume_first_says_nothing_of_later_holes() -> None:
@@ -328,7 +368,9 @@ def test_assume_first_says_nothing_of_later_holes() -> None:
     ids=["not scanned yet", "nothing earlier", "the neighbour is there", "the neighbour is not there"],
 )
 def test_scan_first_number_delivered_if_complete(earlier: Earlier | None, expected: list[str]) -> None:
-    """Policy scan delivers a first number above 1 if the scan of earlier buckets found its neighbour, or no row at all."""
+    """Policy scan delivers a first number above 1 if the scan of earlier buckets found its neighbour, or no
+    row at all.
+    """
     assert told(judge(None, rows(4), policy(FirstSeen.SCAN), earlier=earlier)) == expected
 
 
@@ -348,7 +390,9 @@ def test_judge_copy_in_later_run_is_dropped() -> None:
     assert told(judge(progress(2), [row(2, at=9)], policy())) == ["2 drop already_delivered"]
 
 
-@pytest.mark.parametrize("other", [row(2, 21), row(2, 20, writer="w-2")], ids=["another sequence_nr", "another writer"])
+@pytest.mark.parametrize(
+    "other", [row(2, 21), row(2, 20, writer="w-2")], ids=["another sequence_nr", "another writer"]
+)
 def test_two_events_that_claim_one_number_are_held(other) -> None:
     judgement = judge(progress(1), [row(2), other, row(3)], policy())
     assert [d.reason for d in judgement.decisions] == [Reason.TWO_EVENTS] * 3
@@ -359,10 +403,16 @@ def test_two_events_that_claim_one_number_are_held(other) -> None:
 
 
 def test_judge_clock_skew_keeps_number_order() -> None:
-    """Numbers with falling times are delivered in order of number, as clock_skew, and ordered by the time of the row before."""
+    """Numbers with falling times are delivered in order of number, as clock_skew, and ordered by the time of
+    the row before.
+    """
     judgement = judge(None, [row(1, at=5), row(2, at=3), row(3, at=6)], policy())
     assert told(judgement) == ["1 deliver next", "2 deliver clock_skew", "3 deliver next"]
-    assert [d.order_ticks for d in judgement.decisions] == [row(1, at=5).ticks, row(1, at=5).ticks, row(3, at=6).ticks]
+    assert [d.order_ticks for d in judgement.decisions] == [
+        row(1, at=5).ticks,
+        row(1, at=5).ticks,
+        row(3, at=6).ticks,
+    ]
 
 
 def test_judge_clock_skew_across_runs_is_recorded() -> None:
@@ -442,14 +492,22 @@ def test_close_broken_key_gives_up_missing_before() -> None:
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(1, ((2, 4), (9, 9))), (4, ((1, 3), (9, 9))), (2, ((1, 1), (3, 4), (9, 9))), (9, ((1, 4),)), (7, ((1, 4), (9, 9)))],
+    [
+        (1, ((2, 4), (9, 9))),
+        (4, ((1, 3), (9, 9))),
+        (2, ((1, 1), (3, 4), (9, 9))),
+        (9, ((1, 4),)),
+        (7, ((1, 4), (9, 9))),
+    ],
 )
 def test_remove_number_changes_its_interval_only(number: int, expected: tuple) -> None:
     """Removing a number splits, shrinks or drops the interval that holds it."""
     assert remove(((1, 4), (9, 9)), number) == expected
 
 
-@pytest.mark.parametrize(("missing", "first"), [((), 1), (((1, 4),), 5), (((3, 4),), 1), (((1, 2), (4, 4)), 3)])
+@pytest.mark.parametrize(
+    ("missing", "first"), [((), 1), (((1, 4),), 5), (((3, 4),), 1), (((1, 2), (4, 4)), 3)]
+)
 def test_first_number_follows_from_missing(missing: tuple, first: int) -> None:
     """Derive the first delivered number from the missing ones."""
     assert progress(9, *missing).first_number == first

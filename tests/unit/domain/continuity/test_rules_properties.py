@@ -1,4 +1,6 @@
-"""Properties of every journal: events come once, in order, none from behind a gap, whatever the runs cut or repeat."""
+"""Properties of every journal: events come once, in order, none from behind a gap, whatever the runs cut or
+repeat.
+"""
 
 from typing import Any
 
@@ -8,7 +10,16 @@ from hypothesis import strategies as st
 
 from tagmill.domain.continuity.model import Action, Evidence, FirstSeen, Hole, Progress, Row
 from tagmill.domain.continuity.rules import close, judge
-from tests.unit.domain.continuity.journals import HOUR, NOW, Pipeline, delivered, judge_with_journal, policy, progress, row
+from tests.unit.domain.continuity.journals import (
+    HOUR,
+    NOW,
+    Pipeline,
+    delivered,
+    judge_with_journal,
+    policy,
+    progress,
+    row,
+)
 
 TIMES = st.integers(0, 40)
 Runs = list[tuple[list[Row], list[Row]]]
@@ -36,19 +47,26 @@ def any_rows(draw: Any) -> list[Row]:
 
 @st.composite
 def sound_rows(draw: Any, most: int = 12) -> list[Row]:
-    """Draw rows with numbers 1..n, rising sequence_nrs and skewed times; some events come twice, at another offset."""
+    """Draw rows with numbers 1..n, rising sequence_nrs and skewed times; some events come twice, at another
+    offset.
+    """
     count = draw(st.integers(1, most))
     steps = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
     found = []
     for number in range(1, count + 1):
-        for at in draw(st.lists(st.integers(max(0, number - 3), number + 3), min_size=1, max_size=2, unique=True)):
+        for at in draw(
+            st.lists(st.integers(max(0, number - 3), number + 3), min_size=1, max_size=2, unique=True)
+        ):
             found.append(row(number, sum(steps[:number]), at=at))
     return found
 
 
 @st.composite
 def arrivals(draw: Any) -> Runs:
-    """Draw runs: the rows that arrive in each, and the earlier rows that it reads again. In the end every row has arrived."""
+    """Draw runs: the rows that arrive in each, and the earlier rows that it reads again.
+
+    In the end every row has arrived.
+    """
     journal = draw(sound_rows())
     count = draw(st.integers(1, 4))
     when = draw(st.lists(st.integers(0, count - 1), min_size=len(journal), max_size=len(journal)))
@@ -61,10 +79,15 @@ def arrivals(draw: Any) -> Runs:
 
 
 progresses = (
-    st.none() | st.builds(progress, st.integers(1, 6)) | st.sampled_from([progress(5, (1, 2)), progress(6, (2, 3), (5, 5))])
+    st.none()
+    | st.builds(progress, st.integers(1, 6))
+    | st.sampled_from([progress(5, (1, 2)), progress(6, (2, 3), (5, 5))])
 )
 policies = st.builds(
-    policy, st.sampled_from(FirstSeen), starts_in_past_bucket=st.booleans(), max_missing_to_search=st.integers(0, 3)
+    policy,
+    st.sampled_from(FirstSeen),
+    starts_in_past_bucket=st.booleans(),
+    max_missing_to_search=st.integers(0, 3),
 )
 evidence = st.builds(
     Evidence,
@@ -76,7 +99,9 @@ evidence = st.builds(
 
 @given(progresses, any_rows(), policies, evidence)
 @quick
-def test_every_row_gets_exactly_one_decision(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+def test_every_row_gets_exactly_one_decision(
+    known: Progress | None, read: list[Row], chosen: Any, found: Evidence
+) -> None:
     """Decide on each row read exactly once; events that the journal adds come on top."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     told = [d.row for d in judgement.decisions if d.reason != "healed_from_journal"]
@@ -100,16 +125,23 @@ def test_nothing_at_or_behind_what_holds_is_delivered(
 
 @given(progresses, any_rows(), policies, evidence)
 @quick
-def test_deliveries_are_unique_and_rise(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
-    """Numbers are delivered once, upwards from progress, which covers these numbers and no others afterwards."""
+def test_deliveries_are_unique_and_rise(
+    known: Progress | None, read: list[Row], chosen: Any, found: Evidence
+) -> None:
+    """Numbers are delivered once, upwards from progress, which covers these numbers and no others
+    afterwards.
+    """
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     numbers = delivered(judgement)
     assert len(set(numbers)) == len(numbers)
     before, after = known or Progress(0, 0, 0, ""), judgement.progress or Progress(0, 0, 0, "")
-    assert {n for n in range(1, 20) if after.delivered(n)} == {n for n in range(1, 20) if before.delivered(n)} | set(numbers)
+    assert {n for n in range(1, 20) if after.delivered(n)} == {
+        n for n in range(1, 20) if before.delivered(n)
+    } | set(numbers)
     upwards = [d.row for d in judgement.decisions if d.action == Action.DELIVER]
     assert all(
-        low.number < high.number and low.sequence_nr < high.sequence_nr for low, high in zip(upwards, upwards[1:], strict=False)
+        low.number < high.number and low.sequence_nr < high.sequence_nr
+        for low, high in zip(upwards, upwards[1:], strict=False)
     )
     assert all(r.number > before.number and r.sequence_nr > before.sequence_nr for r in upwards)
 
@@ -121,7 +153,11 @@ def test_missing_intervals_stay_sorted_disjoint_and_below_progress(
 ) -> None:
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     if judgement.progress:
-        flat = [0, *(edge for low, high in judgement.progress.missing for edge in (low, high + 1)), judgement.progress.number + 1]
+        flat = [
+            0,
+            *(edge for low, high in judgement.progress.missing for edge in (low, high + 1)),
+            judgement.progress.number + 1,
+        ]
         assert all(low <= high for low, high in zip(flat, flat[1:], strict=False))
         assert all(low <= high for low, high in judgement.progress.missing)
 
@@ -139,7 +175,9 @@ def test_judging_the_same_rows_again_delivers_nothing(
 
 @given(progresses, any_rows(), policies, evidence)
 @quick
-def test_reading_order_changes_nothing(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+def test_reading_order_changes_nothing(
+    known: Progress | None, read: list[Row], chosen: Any, found: Evidence
+) -> None:
     """Reading the rows backwards gives the same progress, gaps and deliveries."""
     one = judge_with_journal(known, read, chosen, lambda _: found)
     other = judge_with_journal(known, list(reversed(read)), chosen, lambda _: found)
@@ -164,7 +202,10 @@ def test_runs_deliver_what_one_run_over_everything_delivers(runs: Runs) -> None:
     assert pipeline.in_order == delivered(whole) == list(range(1, max(pipeline.in_order) + 1))
     assert pipeline.late == []
     assert pipeline.known is not None and whole.progress is not None
-    assert (pipeline.known.number, pipeline.known.sequence_nr) == (whole.progress.number, whole.progress.sequence_nr)
+    assert (pipeline.known.number, pipeline.known.sequence_nr) == (
+        whole.progress.number,
+        whole.progress.sequence_nr,
+    )
 
 
 @given(arrivals(), st.data())
@@ -175,7 +216,9 @@ def test_gaps_filled_deliver_each_event_once(runs: Runs, data: Any) -> None:
     lost = data.draw(st.sets(st.sampled_from(sorted({r.number for r in journal.values()}))))
 
     def ask(hole: Hole) -> Evidence:
-        between = [r for nr, r in sorted(journal.items()) if hole.after_sequence_nr < nr < hole.before_sequence_nr]
+        between = [
+            r for nr, r in sorted(journal.items()) if hole.after_sequence_nr < nr < hole.before_sequence_nr
+        ]
         return Evidence(tuple(between), 0, NOW)
 
     pipeline = Pipeline(policy(), ask)
@@ -191,7 +234,9 @@ def test_gaps_filled_deliver_each_event_once(runs: Runs, data: Any) -> None:
 @given(arrivals(), st.sampled_from([FirstSeen.REQUIRE_ONE, FirstSeen.ASSUME_FIRST]))
 @quick
 def test_gaps_closed_deliver_each_event_once(runs: Runs, first_seen: FirstSeen) -> None:
-    """Closing gaps as deleted loses no event: rows that arrive afterwards are delivered once, flagged as late."""
+    """Closing gaps as deleted loses no event: rows that arrive afterwards are delivered once, flagged as
+    late.
+    """
     pipeline = Pipeline(policy(first_seen), lambda _: Evidence(None, 10_000, NOW - 2 * HOUR))
     passed: set[int] = set()
     for new, again in runs:
@@ -238,7 +283,12 @@ def test_late_numbers_come_once_in_any_order(last: int, width: int, data: Any) -
     assert known == progress(last + width + 1)
 
 
-@pytest.mark.parametrize("read", [[row(1, 1, event_missing=True), row(1, 1)], [row(1, 1), row(1, 1, event_missing=True)]])
+@pytest.mark.parametrize(
+    "read", [[row(1, 1, event_missing=True), row(1, 1)], [row(1, 1), row(1, 1, event_missing=True)]]
+)
 def test_copies_of_one_offset_sound_one_wins(read: list[Row]) -> None:
-    """Copies of one offset may lie in two buckets, one without its event. The sound one wins in any order of reading."""
+    """Copies of one offset may lie in two buckets, one without its event.
+
+    The sound one wins in any order of reading.
+    """
     assert delivered(judge(None, read, policy())) == [1]

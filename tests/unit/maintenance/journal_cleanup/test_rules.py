@@ -14,7 +14,10 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def undelivered(numbers, *, progress=None, **keys):
-    """Return those of these sequence_nrs that are not delivered. Each is tagged, at a tick equal to its number."""
+    """Return those of these sequence_nrs that are not delivered.
+
+    Each is tagged, at a tick equal to its number.
+    """
     one, found = Delivered("p", progress, **keys), []
     for number in sorted(numbers, reverse=True):
         before = one.undelivered
@@ -50,13 +53,25 @@ def to(number, sequence_nr, *missing):
     ],
 )
 def test_delivered_follows_progress_of_number(numbers, keys, expected):
-    """Events are delivered if progress covers their number, which follows from counting tagged events back from progress."""
+    """Events are delivered if progress covers their number, which follows from counting tagged events back
+    from progress.
+    """
     assert undelivered(numbers, **keys) == expected
 
 
 @pytest.mark.parametrize(
     ("keep", "newer_than", "oldest"),
-    [(1, None, 8), (2, None, 6), (9, None, 2), (1, 5, 6), (2, 7, 6), (3, 7, 4), (1, 1, 2), (1, 8, 8), (1, 9, 8)],
+    [
+        (1, None, 8),
+        (2, None, 6),
+        (9, None, 2),
+        (1, 5, 6),
+        (2, 7, 6),
+        (3, 7, 4),
+        (1, 1, 2),
+        (1, 8, 8),
+        (1, 9, 8),
+    ],
 )
 def test_oldest_kept_snapshot_matches_plugin(keep, newer_than, oldest):
     """Snapshots 8, 6, 4 and 2 were taken at these seconds.
@@ -77,7 +92,10 @@ def test_oldest_kept_snapshot_matches_plugin(keep, newer_than, oldest):
         ({"what": What.ALL, "to": 3}, "a sequence_nr is for deleting up to it only"),
         ({"what": What.SNAPSHOTS, "keep": 0}, "at least one snapshot is kept"),
         ({"what": What.ALL, "keep": 2}, "keep and keep-newer-than are about snapshots"),
-        ({"what": What.SNAPSHOTS, "keep_newer_than": NOON.replace(tzinfo=None)}, "keep-newer-than has no time zone"),
+        (
+            {"what": What.SNAPSHOTS, "keep_newer_than": NOON.replace(tzinfo=None)},
+            "keep-newer-than has no time zone",
+        ),
         ({"what": What.BEFORE_SNAPSHOT, "never_again": True}, "never-again is for deleting all"),
         ({"what": What.SNAPSHOTS, "views": True}, "deleting snapshots deletes no events"),
         ({"what": What.ALL, "force_unread": True}, "--force-unread is about rows of the view"),

@@ -1,4 +1,6 @@
-"""Which partitions may be deleted: each guard by itself, and that a partition goes only if no guard objects."""
+"""Which partitions may be deleted: each guard by itself, and that a partition goes only if no guard
+objects.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,7 +10,16 @@ import pytest
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.maintenance.view_cleanup import rules
-from tagmill.maintenance.view_cleanup.rules import Bucket, Delivered, Held, Now, Proof, ReadTo, Reason, TagState
+from tagmill.maintenance.view_cleanup.rules import (
+    Bucket,
+    Delivered,
+    Held,
+    Now,
+    Proof,
+    ReadTo,
+    Reason,
+    TagState,
+)
 
 HOUR = 3_600_000
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -29,7 +40,9 @@ def reason(state=STATE, proofs=None, now=NOW):
     """Return the reason that forbids deletion of the bucket, or None."""
     proofs = {"orders": PROOF} if proofs is None else proofs
     found = (
-        rules.refused_by_tag(BUCKET, state) or rules.refused_by_audit(BUCKET, state, proofs) or rules.refused_by_rows(proofs, now)
+        rules.refused_by_tag(BUCKET, state)
+        or rules.refused_by_audit(BUCKET, state, proofs)
+        or rules.refused_by_rows(proofs, now)
     )
     return found.reason if found else None
 
@@ -67,12 +80,16 @@ def test_every_other_reader_is_beyond_it(readers, expected):
     ],
 )
 def test_cleanup_refuses_bucket_still_read(start, needs_from, expected):
-    """Buckets may go only if delivery began at or before their start and later runs need none of their rows."""
+    """Buckets may go only if delivery began at or before their start and later runs need none of their
+    rows.
+    """
     assert reason(replace(STATE, cleaning=Delivered("orders", start, needs_from))) == expected
 
 
 def test_no_run_is_open_that_might_read_it():
-    """Open runs that might read the bucket keep it, also those of another pipeline unless that starts behind the bucket."""
+    """Open runs that might read the bucket keep it, also those of another pipeline unless that starts behind
+    the bucket.
+    """
     assert reason(replace(STATE, cleaning=replace(STATE.cleaning, open_run=7))) == Reason.STILL_READ
     withdrawing = Delivered("mirror", ticks(days=-9), ticks(days=2), open_run=3)
     assert reason(replace(STATE, others=[withdrawing])) == Reason.STILL_READ
@@ -80,7 +97,8 @@ def test_no_run_is_open_that_might_read_it():
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "expected"), [(-2, -1, None), (-2, 0, Reason.HELD), (0, 0, Reason.HELD), (-1, 1, Reason.HELD), (1, 3, None)]
+    ("first", "last", "expected"),
+    [(-2, -1, None), (-2, 0, Reason.HELD), (0, 0, Reason.HELD), (-1, 1, Reason.HELD), (1, 3, None)],
 )
 def test_no_hold_may_find_its_rows_in_it(first, last, expected):
     """Holds keep all buckets in which their missing rows may lie."""
@@ -91,7 +109,11 @@ def test_no_hold_may_find_its_rows_in_it(first, last, expected):
 
 @pytest.mark.parametrize(
     ("proofs", "expected"),
-    [({}, Reason.NOT_AUDITED), ({"orders": replace(PROOF, agrees=False)}, Reason.AUDIT_DISAGREES), ({"orders": PROOF}, None)],
+    [
+        ({}, Reason.NOT_AUDITED),
+        ({"orders": replace(PROOF, agrees=False)}, Reason.AUDIT_DISAGREES),
+        ({"orders": PROOF}, None),
+    ],
 )
 def test_its_audit_agrees(proofs, expected):
     """Buckets may go only after an audit of theirs that agrees."""
@@ -160,5 +182,7 @@ def test_merged_holds_cover_all_ranges():
     [(False, NOON, True), (False, AUDITED, False), (True, NOON, False), (False, None, False)],
 )
 def test_what_is_under_way_is_never_past_retention(is_open, finished_at, gone):
-    """Records of open or unfinished work are kept; finished work is past retention once it finished before the limit."""
+    """Records of open or unfinished work are kept; finished work is past retention once it finished before
+    the limit.
+    """
     assert rules.past_retention(is_open, finished_at, NOON + timedelta(hours=1)) is gone
