@@ -1,5 +1,7 @@
 """Expressions of Spark columns: the time in a TimeUUID, and checksums as ClickHouse computes them."""
 
+from typing import Any
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -30,14 +32,13 @@ def _bytes_of(text: Column, position: int, length: int) -> Column:
 
 def xxhash64(value: Column) -> Column:
     """Return XXH64 with seed 0, as ClickHouse computes it; Spark's own function always has seed 42."""
-    context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
     from pyspark import SparkContext
 
-    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
-    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(
-        jvm.PythonUtils.toSeq([context.expr()]), 0
-    )  # type: ignore[union-attr]
-    return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
+    # PySpark has no public way to an expression with a seed.
+    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    expressions = jvm.PythonUtils.toSeq([value._jc.expr()])
+    hashed = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(expressions, 0)
+    return Column(jvm.org.apache.spark.sql.Column(hashed))
 
 
 def signed(value: int) -> int:
