@@ -1,9 +1,9 @@
 """Measure a delivery from tag_views to verified in ClickHouse, next to (a) the limit and (b) the plugin's own
 currentEventsByTag.
 
-    bench/deliver                     everything: 1 and 4 million rows, three rounds (about 30 minutes on 2
-    cores) bench/deliver --rounds 1 --rows 1000000 PEER=/path/to/peer.sh bench/deliver      with (b): a
-    program on the real plugin that reads events by tag
+    bench/deliver                 everything: 1 and 4 million rows, three rounds (some 30 minutes on 2 cores)
+    bench/deliver --rounds 1 --rows 1000000
+    PEER=/path/to/peer.sh bench/deliver    with (b): a program on the real plugin that reads events by tag
 
 Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/deliver.json.
 """

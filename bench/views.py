@@ -1,19 +1,18 @@
 """Measure builds, rebuilds and migrations of tag views, next to the connector writing the same rows
 ready-made.
 
-    bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the
-    history, the long persistence_id bench/views --build 100000 --rebuild --repair --migrate --rounds 1
-    --history 0 --long 0 PEER=/path/to/peer.sh bench/views …  rebuilds and migrations also with the plugin's
-    own, up to --plugin rows
+    bench/views    everything: 500,000 and 2 million tag rows, three rounds, the history, the long persistence_id
+    bench/views --build 100000 --rebuild --repair --migrate --rounds 1 --history 0 --long 0
+    PEER=/path/to/peer.sh bench/views …    rebuilds and migrations also with the plugin's own, up to --plugin rows
 
 The connector writes with its default settings, and in our batches. Each measurement is a whole process, from
 its start to its end, including Spark's session. Starts its own stack under build/bench and stops it. Prints
 tables and writes build/bench/views.json.
 
 --repair: a rebuild of a view that lacks one row in a hundred. The plugin has to empty the view first, or the
-missing rows stay missing. --history: an incremental build over a journal that is the given number of times
-longer than another with the same persistence ids and
-    the same new events.
+    missing rows stay missing.
+--history: an incremental build over a journal that is the given number of times longer than another with the
+    same persistence ids and the same new events.
 --long: one persistence_id with the given number of events next to 5000 with 20 events each.
 """
 

@@ -1,7 +1,8 @@
 """Serve ClickHouse's HTTP interface on the embedded engine: the transport.
 
-    python -m local.clickhouse_http --home build/local/clickhouse --port 18123      # foreground; SIGTERM ends
-    it
+    python -m local.clickhouse_http --home build/local/clickhouse --port 18123
+
+It runs in the foreground until SIGTERM.
 
 One process owns a database folder; it must not be forked. Rows of an INSERT go from the socket straight into
 a spool file. Not supported: sessions, users (except one password), roles, replication, system.query_log,

@@ -1,10 +1,9 @@
-"""Fixtures that all tests share: one Cassandra and one ClickHouse per session, keyspaces and configurations
-per test.
+"""Fixtures that all tests share: servers per session, keyspaces and configurations per test.
 
     def test_x(stack, keyspace, settings):
-        configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)   # Settings with
-        one pipeline name = next(iter(configured.pipelines))                                             # its
-        file: settings.file(name)
+        # Settings with one pipeline; its file is settings.file(name).
+        configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)
+        name = next(iter(configured.pipelines))
 
 Servers start when a test asks for them; unit tests ask for none.
 """

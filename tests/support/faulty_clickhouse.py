@@ -2,17 +2,18 @@
 server, is lost.
 
     POST /_fault {"kind": ..., "match": "INSERT INTO", "times": 1, "ms": 200, "code": 241}    queue a fault
-    POST /_reset                                                                              forget faults
-    and the log GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
+    POST /_reset    forget faults and the log
+    GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
 
 kind          statement runs   client sees
 error_before  no               500 with exception code (default 241, memory limit)
 drop_before   no               connection closed (clickhouse_connect repeats the request once by itself)
 delay         yes              the answer after ms
 drop_after    yes              connection closed after the commit (the same silent repeat: doubles if nothing
-deduplicates) error_after   yes              500 after the commit (default code 209, timeout) kill_during
-perhaps          SIGKILL of the server ms after the statement began kill_after    yes              SIGKILL
-after the commit, before the answer
+                               deduplicates)
+error_after   yes              500 after the commit (default code 209, timeout)
+kill_during   perhaps          SIGKILL of the server ms after the statement began
+kill_after    yes              SIGKILL after the commit, before the answer
 """
 
 import json
