@@ -1,5 +1,5 @@
-"""Airflow DAGs `deliver_<pipeline>` for each configured pipeline of kind topic or journal, `dedup_expire_`
-and `dedup_rekey_` of topics.
+"""Airflow DAGs `deliver_<pipeline>` for each configured pipeline of kind topic or kafka_journal_events,
+`dedup_expire_` and `dedup_rekey_` of topics.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
--- The destination of one pipeline of kind topic or journal. Names in ${} are filled in by `tagmill schema apply`.
+-- The destination of one pipeline of kind topic or kafka_journal_events. Names in ${} are filled in by `tagmill schema apply`.
 CREATE TABLE IF NOT EXISTS ${table} ${on_cluster} (
     ${columns},
     `batch_id` UUID,

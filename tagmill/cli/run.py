@@ -166,7 +166,7 @@ def take_back(
     For a persistence_id use `holds release`.
     """
     configured = settings()
-    of_topic = not (pipeline in configured.streams and configured.stream(pipeline).kind == "journal")
+    of_topic = pipeline not in configured.kafka_journal_events
     item = column if of_topic else key
     if of_topic:
         configured.topic(pipeline)

@@ -1,5 +1,5 @@
-"""The configuration of what comes from Kafka: the brokers, and pipelines of kind kafka_journal, journal and
-topic.
+"""The configuration of what comes from Kafka: the brokers, and pipelines of kind kafka_journal,
+kafka_journal_events and topic.
 """
 
 import re
@@ -174,12 +174,12 @@ class ToClickHouse(Section):
         return f"{self.destination}_voided", f"{self.destination}_batches"
 
 
-class JournalSettings(ToClickHouse):
+class KafkaJournalEventsSettings(ToClickHouse):
     """The tables of a Kafka Journal, whoever replicates to them: the events of its ids go to one destination
     table.
     """
 
-    kind: Literal["journal"]
+    kind: Literal["kafka_journal_events"]
     keyspace: Identifier = Field(description="of journal, metajournal and pointer2")
     topics: list[Text] = Field(
         default_factory=list, description="delivered; left out: all that have a pointer"
@@ -348,4 +348,4 @@ def _quoted(path: str) -> str:
     return path.translate({ord(sign): f"%{ord(sign):02X}" for sign in "%+/"})
 
 
-Stream = TopicSettings | JournalSettings
+Stream = TopicSettings | KafkaJournalEventsSettings

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tagmill.config.kafka import JournalSettings, KafkaJournalSettings, TopicColumn, TopicSettings
+from tagmill.config.kafka import KafkaJournalEventsSettings, KafkaJournalSettings, TopicColumn, TopicSettings
 from tagmill.config.settings import KINDS, Settings
 from tagmill.config.tag_views import OtherReader, PipelineSettings
 
@@ -39,7 +39,9 @@ def page() -> str:
         )
     parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
     parts.append(f'\n## [pipelines.NAME], kind = "kafka_journal"\n\n{_table(KafkaJournalSettings)}')
-    parts.append(f'\n## [pipelines.NAME], kind = "journal"\n\n{_table(JournalSettings)}')
+    parts.append(
+        f'\n## [pipelines.NAME], kind = "kafka_journal_events"\n\n{_table(KafkaJournalEventsSettings)}'
+    )
     parts.append(f'\n## [pipelines.NAME], kind = "topic"\n\n{_table(TopicSettings)}')
     parts.append(f"\n## [[pipelines.NAME.columns]], of a topic\n\n{_table(TopicColumn)}")
     return "".join(parts)

@@ -4,6 +4,7 @@
 there only. Unknown keys are errors that name the key.
 """
 
+import logging
 import os
 import tomllib
 from collections.abc import Iterable
@@ -18,19 +19,28 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tagmill.config import tls
 from tagmill.config.base import Identifier, Section
-from tagmill.config.kafka import JournalSettings, KafkaJournalSettings, KafkaSettings, Stream, TopicSettings
+from tagmill.config.kafka import (
+    KafkaJournalEventsSettings,
+    KafkaJournalSettings,
+    KafkaSettings,
+    Stream,
+    TopicSettings,
+)
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.errors import ConfigurationError
 
+log = logging.getLogger(__name__)
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
 # By a pipeline's kind: the field of Settings that holds the pipelines of that kind.
 KINDS = {
     "tag_views": "pipelines",
     "kafka_journal": "kafka_journals",
-    "journal": "journals",
+    "kafka_journal_events": "kafka_journal_events",
     "topic": "topics",
 }
+# Kinds by the word that an earlier version had for them.
+FORMER_KINDS = {"journal": "kafka_journal_events"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 
 
@@ -166,9 +176,8 @@ class Settings(BaseSettings):
     kafka_journals: dict[Identifier, KafkaJournalSettings] = Field(
         default_factory=dict, description="those of kind kafka_journal"
     )
-
-    journals: dict[Identifier, JournalSettings] = Field(
-        default_factory=dict, description="those of kind journal"
+    kafka_journal_events: dict[Identifier, KafkaJournalEventsSettings] = Field(
+        default_factory=dict, description="those of kind kafka_journal_events"
     )
     topics: dict[Identifier, TopicSettings] = Field(default_factory=dict, description="those of kind topic")
 
@@ -181,11 +190,23 @@ class Settings(BaseSettings):
         sorted_out: dict[str, dict[str, Any]] = {
             field: dict(content.get(field, {})) for field in KINDS.values()
         } | {"pipelines": {}}
+        renamed: dict[str, list[str]] = {}
         for name, keys in pipelines.items():
             kind = keys.get("kind", "tag_views") if isinstance(keys, dict) else "tag_views"
-            if kind not in KINDS:
+            if isinstance(kind, str) and kind in FORMER_KINDS:
+                renamed.setdefault(kind, []).append(name)
+                kind = FORMER_KINDS[kind]
+                keys = {**keys, "kind": kind}
+            if not isinstance(kind, str) or kind not in KINDS:
                 raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}")
             sorted_out[KINDS[kind]][name] = keys
+        for former, names in renamed.items():
+            log.warning(
+                '%s: kind = "%s" is deprecated; write kind = "%s"',
+                ", ".join(f"pipelines.{name}" for name in names),
+                former,
+                FORMER_KINDS[former],
+            )
         return {**content, **sorted_out}
 
     @model_validator(mode="after")
@@ -327,17 +348,17 @@ class Settings(BaseSettings):
 
     @property
     def streams(self) -> dict[str, Stream]:
-        """The pipelines that deliver records of Kafka, of kind topic or journal, by name."""
-        return {**self.topics, **self.journals}
+        """The pipelines that deliver records of Kafka, of kind topic or kafka_journal_events, by name."""
+        return {**self.topics, **self.kafka_journal_events}
 
     def stream(self, name: str) -> Stream:
-        """Return the settings of a pipeline of kind topic or journal; raises ConfigurationError if it is not
-        configured.
+        """Return the settings of a pipeline of kind topic or kafka_journal_events; raises ConfigurationError
+        if it is not configured.
         """
         try:
             return self.streams[name]
         except KeyError:
-            raise self._not_there(name, "topic or journal", self.streams) from None
+            raise self._not_there(name, "topic or kafka_journal_events", self.streams) from None
 
     def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
         if name in {*self.pipelines, *self.kafka_journals, *self.streams}:

@@ -41,7 +41,7 @@ keyspace = "carts"
 topic_prefixes = ["journal-"]
 schedule = "*/10 * * * *"
 [pipelines.cart_events]
-kind = "journal"
+kind = "kafka_journal_events"
 keyspace = "carts"
 destination = "cart_events"
 cleanup_schedule = "@weekly"

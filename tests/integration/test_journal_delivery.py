@@ -34,7 +34,7 @@ class JournalShop(Shop):
     def __init__(self, stack, kafka, spark, folder, of):
         super().__init__(stack, kafka, spark, folder)
         self.journal = of
-        self.keys = {"kind": "journal", "keyspace": of.name}
+        self.keys = {"kind": "kafka_journal_events", "keyspace": of.name}
 
     def replicate(self, **keys):
         settings = self.journal.settings(FEW_ROWS, **keys)

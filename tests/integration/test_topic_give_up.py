@@ -39,7 +39,7 @@ def journal_shop(stack, kafka, spark, tmp_path, kafka_journal):
     """Make the pipeline of a Kafka Journal with six replicated events."""
     of = kafka_journal()
     one = Shop(stack, kafka, spark, tmp_path)
-    one.keys = {"kind": "journal", "keyspace": of.name, "batch_rows": 2}
+    one.keys = {"kind": "kafka_journal_events", "keyspace": of.name, "batch_rows": 2}
     one.topic = of.topic(partitions=1)
     one.configure()
     for number in EVENTS:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from uuid import uuid4
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.kafka import JournalSettings, TopicSettings
+from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.run_repairs import take_back, unsealed
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
@@ -69,7 +69,7 @@ class TopicGiveUp:
                 run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
                 table.add(Kind.RECORD, records, run, self.who, self.why)
                 table.add(Kind.COLUMN, columns, run, self.who, self.why)
-                if isinstance(self.stream, JournalSettings):
+                if isinstance(self.stream, KafkaJournalEventsSettings):
                     self._leave_out(ledger, table, apart, run)
                     left_out = f"{len(apart)} ids are left out until tagmill run take-back"
                 else:
@@ -85,7 +85,7 @@ class TopicGiveUp:
 
         What was delivered without the column stays null; the id's events that were left out are delivered.
         """
-        kind = Kind.ID if isinstance(self.stream, JournalSettings) else Kind.COLUMN
+        kind = Kind.ID if isinstance(self.stream, KafkaJournalEventsSettings) else Kind.COLUMN
         name = "id" if kind is Kind.ID else "column"
         with self._at_work() as ledger:
             table = self._set_apart(ledger)
@@ -186,7 +186,7 @@ class TopicGiveUp:
 
         If no batch of a Kafka Journal's run is void, its offsets are moved now.
         """
-        if not isinstance(self.stream, JournalSettings):
+        if not isinstance(self.stream, KafkaJournalEventsSettings):
             return True
         offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
         if offsets.moved_by(row.run):
@@ -219,7 +219,7 @@ class TopicGiveUp:
         if row is None or not row.manifest_file:
             return
         plan, manifest = if_readable(read_plan, self.files, row), if_readable(read_manifest, self.files, row)
-        partly = isinstance(self.stream, JournalSettings) and self._is_partly(ledger, row)
+        partly = isinstance(self.stream, KafkaJournalEventsSettings) and self._is_partly(ledger, row)
         if plan and manifest and not (partly and lost(self.files, plan.delivered)):
             return
         row = ledger.raise_fence(row, self.owner)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.cassandra.client import Cassandra, utc
-from tagmill.config.kafka import JournalSettings
+from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes
@@ -47,7 +47,11 @@ MOST_SEGMENTS = 1000
 
 
 def staged(
-    spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any
+    spark: SparkSession,
+    cassandra: CassandraSettings,
+    chosen: KafkaJournalEventsSettings,
+    plan: TopicPlan,
+    keep: Any,
 ) -> Source:
     """Return the source of a plan's new events (SCHEMA), with a row for each tag of an event.
 
@@ -69,7 +73,7 @@ def _firsts(plan: TopicPlan) -> dict[Place, int]:
     return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
 
 
-def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> DataFrame:
+def _touched(spark: SparkSession, chosen: KafkaJournalEventsSettings, plan: TopicPlan) -> DataFrame:
     """Return the entries (TOUCHED) that were last touched by a record of the plan, or by a later one."""
     places = [(*place, first) for place, first in _firsts(plan).items()]
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
@@ -84,7 +88,7 @@ def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> D
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
 
-def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFrame) -> DataFrame:
+def _with_segments(spark: SparkSession, chosen: KafkaJournalEventsSettings, touched: DataFrame) -> DataFrame:
     """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for
     other ids.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from tagmill.config.kafka import JournalSettings, Stream, TopicSettings
+from tagmill.config.kafka import KafkaJournalEventsSettings, Stream, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicPlan
@@ -31,7 +31,7 @@ def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
     rule is noted here.
     """
     chosen = settings.stream(pipeline)
-    if isinstance(chosen, JournalSettings):
+    if isinstance(chosen, KafkaJournalEventsSettings):
         return
     fits(chosen, schema_contents(chosen.schema_files))
     must_keep_columns(settings, ledger, pipeline)
@@ -86,7 +86,7 @@ def planned(
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
     read_to, warnings, ways_on = offsets.read_to(), list[str](), OWN_TABLES
-    if isinstance(chosen, JournalSettings) and (
+    if isinstance(chosen, KafkaJournalEventsSettings) and (
         made := _of_returned_id(settings, ledger, pipeline, number, now)
     ):
         return made
@@ -304,7 +304,7 @@ def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, S
 def _known_since(chosen: Stream, now: datetime) -> int:
     return (
         0
-        if isinstance(chosen, JournalSettings)
+        if isinstance(chosen, KafkaJournalEventsSettings)
         else round((now - timedelta(days=chosen.window_days)).timestamp() * 1000)
     )
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.cassandra.bulk_writer import Target
-from tagmill.config.kafka import JournalSettings, TopicSettings
+from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.ledger_comparison import require_unsent
 from tagmill.delivery.topics import kafka_journal_source, staging
@@ -183,7 +183,7 @@ class _Sealing:
 
     def _staged(self) -> tuple[Source, list[StagedFile]]:
         cassandra = self.settings.cassandra
-        if isinstance(self.chosen, JournalSettings):
+        if isinstance(self.chosen, KafkaJournalEventsSettings):
             return self._stage(
                 kafka_journal_source.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tagmill.config.kafka import JournalSettings, Stream, TopicColumn, decimal_digits
+from tagmill.config.kafka import KafkaJournalEventsSettings, Stream, TopicColumn, decimal_digits
 from tagmill.delivery.topics.fields import KINDS, Field
 from tagmill.domain.batches.layout import Column, Layout
 from tagmill.errors import ConfigurationError
@@ -56,7 +56,7 @@ def layout(chosen: Stream) -> Layout:
     """Return the columns of a pipeline's batches: Tagmill's own, then the configured ones, nullable ones
     last.
     """
-    if isinstance(chosen, JournalSettings):
+    if isinstance(chosen, KafkaJournalEventsSettings):
         return JOURNAL
     columns = sorted((one.column for one in fields(chosen.columns)), key=lambda column: column.optional)
     return Layout((*OWN, *columns), order=("topic", "created_at", "unique_id"), identity=("unique_id",))
@@ -90,7 +90,11 @@ def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
         for name, there in found.items()
         if name not in today.names and (kind := made.get(there) or _decimal_type(there))
     ]
-    return today if isinstance(chosen, JournalSettings) else replace(today, columns=(*today.columns, *left))
+    return (
+        today
+        if isinstance(chosen, KafkaJournalEventsSettings)
+        else replace(today, columns=(*today.columns, *left))
+    )
 
 
 def _decimal_type(table_type: str) -> str | None:

@@ -182,6 +182,7 @@ def topic_with_columns(*names: str) -> str:
             '[kafka]\npassword = "p"\n',
             "kafka.password doesn't belong in the file; set TAGMILL_KAFKA__PASSWORD",
         ),
+        (pipeline(kind='["topic"]'), "pipelines.orders.kind: ['topic'] is none of tag_views"),
         (pipeline(kind='"views"'), "pipelines.orders.kind: 'views' is none of tag_views, kafka_journal"),
         ('[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\n', "pipelines.j: topics: name at least one"),
         (
@@ -246,7 +247,7 @@ def topic_with_columns(*names: str) -> str:
         ),
         (
             pipeline(destination='"carts_batches"')
-            + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
+            + '[pipelines.j]\nkind = "kafka_journal_events"\nkeyspace = "j"\ndestination = "carts"\n',
             "pipelines.orders.destination: carts_batches belongs to the destination of j",
         ),
         (
@@ -369,6 +370,26 @@ def test_kafka_journal_is_own_kind(load) -> None:
             wrong(name)
     with pytest.raises(ConfigurationError, match=r"'nope' is not in the configuration \(there: carts\)"):
         settings.kafka_journal("nope")
+
+
+@pytest.mark.parametrize(
+    ("word", "warnings"),
+    [
+        ("kafka_journal_events", []),
+        (
+            "journal",
+            ['pipelines.a, pipelines.b: kind = "journal" is deprecated; write kind = "kafka_journal_events"'],
+        ),
+    ],
+)
+def test_former_kind_is_accepted_with_warning(load, caplog, word: str, warnings: list[str]) -> None:
+    """A kind under its former word is the kind of today, and one line of each load names the new word."""
+    text = "".join(
+        f'[pipelines.{name}]\nkind = "{word}"\nkeyspace = "carts"\ndestination = "{name}"\n' for name in "ab"
+    )
+    settings = load(text)
+    assert {name: settings.stream(name).kind for name in "ab"} == dict.fromkeys("ab", "kafka_journal_events")
+    assert [record.getMessage() for record in caplog.records] == warnings
 
 
 @pytest.mark.parametrize(
