@@ -17,18 +17,50 @@ Text = Annotated[str, Field(min_length=1)]
 class KafkaSettings(Section):
     """Where topics are."""
 
-    bootstrap_servers: list[Text] = Field(["127.0.0.1:9092"], min_length=1, description="host:port")
-    tls: bool = False
-    tls_ca_file: Path | None = None
+    bootstrap_servers: list[Text] = Field(
+        ["127.0.0.1:9092"],
+        min_length=1,
+        description="Brokers to begin with, each as host:port.",
+        examples=[["kafka-1:9092", "kafka-2:9092"]],
+    )
+    tls: bool = Field(
+        False,
+        description="Connect by TLS.",
+        examples=[True],
+    )
+    tls_ca_file: Path | None = Field(
+        None,
+        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
+        "out: those of the system.",
+        examples=["certificates/ca.pem"],
+    )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="how user name and password are shown; left out: no login"
+        None,
+        description="SASL mechanism of the login with `username` and `password`. PLAIN sends the password "
+        "itself, so use `tls` with it; the SCRAM ones only prove it. Left out: no login.",
+        examples=["SCRAM-SHA-512"],
     )
-    request_timeout_seconds: float = Field(30, gt=0)
-    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    request_timeout_seconds: float = Field(
+        30,
+        gt=0,
+        description="Seconds until a request without an answer fails.",
+        examples=[30],
+    )
+    username: str | None = Field(
+        None,
+        description="User name; from the environment or the Airflow connection only.",
+        examples=["tagmill"],
+    )
     password: SecretStr | None = Field(
-        None, description="from the environment or the Airflow connection only"
+        None,
+        description="Password; from the environment or the Airflow connection only.",
+        examples=["…"],
     )
-    airflow_connection: str = "tagmill_kafka"
+    airflow_connection: str = Field(
+        "tagmill_kafka",
+        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        examples=["tagmill_kafka"],
+    )
 
 
 class KafkaJournalSettings(Section):
@@ -36,30 +68,72 @@ class KafkaJournalSettings(Section):
     to.
     """
 
-    kind: Literal["kafka_journal"]
-    keyspace: Identifier = Field(description="of journal, metajournal, pointer2, setting and locks")
-    topics: list[Text] = Field(default_factory=list, description="replicated; they must exist")
-    topic_prefixes: list[Text] = Field(
-        default_factory=list, description="topics that begin so are replicated, too, as they appear"
+    kind: Literal["kafka_journal"] = Field(
+        description="The pipeline replicates a Kafka Journal to Cassandra.",
+        examples=["kafka_journal"],
     )
-    schedule: str | None = "@hourly"
-    purge_schedule: str | None = Field("@daily", description="of the DAG purge_expired_<pipeline>")
+    keyspace: Identifier = Field(
+        description="Keyspace of the tables journal, metajournal, pointer2, setting and locks.",
+        examples=["carts"],
+    )
+    topics: list[Text] = Field(
+        default_factory=list,
+        description="Topics that are replicated; they must exist.",
+        examples=[["journal-cart"]],
+    )
+    topic_prefixes: list[Text] = Field(
+        default_factory=list,
+        description="Topics that begin with one of these are replicated too, as they appear.",
+        examples=[["journal-"]],
+    )
+    schedule: str | None = Field(
+        "@hourly",
+        description="When Airflow runs the DAG replicate_<pipeline>: a preset or a cron expression.",
+        examples=["*/10 * * * *"],
+    )
+    purge_schedule: str | None = Field(
+        "@daily",
+        description="When Airflow runs the DAG purge_expired_<pipeline>: a preset or a cron expression.",
+        examples=["@daily"],
+    )
     segment_size: int = Field(
         10_000,
         ge=1,
-        description="events in one partition of journal, for ids that are new; others keep theirs",
+        description="Events in one partition of the table journal, for new ids. Other ids keep theirs.",
+        examples=[10000],
     )
-    origin: Text = Field("tagmill", description="named in the Purge actions that purge-expired publishes")
-    max_records_per_run: int = Field(5_000_000, ge=1, description="of Kafka; a backlog is many runs")
+    origin: Text = Field(
+        "tagmill",
+        description="Origin that the Purge actions of `purge-expired` name.",
+        examples=["tagmill"],
+    )
+    max_records_per_run: int = Field(
+        5_000_000,
+        ge=1,
+        description="Records of Kafka that one run reads at most. A backlog takes several runs.",
+        examples=[5000000],
+    )
     lock_seconds: int = Field(
         120,
         ge=5,
         le=3600,
-        description="after which another may create tables though the lock was not given back",
+        description="Seconds after which another replicator may create tables though the lock was not "
+        "given back.",
+        examples=[120],
     )
-    lease_seconds: int = Field(60, ge=5, le=3600)
+    lease_seconds: int = Field(
+        60,
+        ge=5,
+        le=3600,
+        description="Seconds after which another run may take over from a process that died. A living one "
+        "renews its lease.",
+        examples=[60],
+    )
     lease_wait_seconds: float = Field(
-        0, ge=0, description="how long a command waits for another run of the pipeline"
+        0,
+        ge=0,
+        description="Seconds that a command waits for another run of the pipeline before it gives up.",
+        examples=[30],
     )
 
     @model_validator(mode="after")
@@ -115,50 +189,109 @@ BESIDE_COLUMNS = ("kind", "shard", "reason", "key", "headers", "row_checksum", "
 class TopicColumn(Section):
     """A column of the destination that is a field of the event."""
 
-    name: Identifier
+    name: Identifier = Field(
+        description="Name of the column.",
+        examples=["country"],
+    )
     path: FieldPath | None = Field(
         None,
-        description="dotted path of the field, a name with a dot in double quotes; left out: the "
-        "column's name",
+        description="Dotted path of the field; a name with a dot is written in double quotes. Left out: "
+        "the column's name.",
+        examples=["customer.country"],
     )
     type: Annotated[str, AfterValidator(_column_type)] = Field(
-        "String", description="a type of ClickHouse; docs/topics.md has all"
+        "String",
+        description="Type of ClickHouse; docs/topics.md lists those that are possible.",
+        examples=["LowCardinality(String)"],
     )
     nullable: bool = Field(
         True,
-        description="a value that the column can't hold is null, and counted; false: its event, or one "
-        "without it, is a dead letter",
+        description="True: a value that the column can't hold is null, and counted. False: such an event, "
+        "or one without the value, is a dead letter.",
+        examples=[False],
     )
 
 
 class ToClickHouse(Section):
     """What all pipelines have that deliver records of Kafka."""
 
-    destination: Identifier = Field(description="table, of this pipeline only")
-    schedule: str | None = "@hourly"
+    destination: Identifier = Field(
+        description="Table of ClickHouse, of this pipeline only.",
+        examples=["products"],
+    )
+    schedule: str | None = Field(
+        "@hourly",
+        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression.",
+        examples=["*/10 * * * *"],
+    )
     cleanup_schedule: str | None = Field(
         None,
-        description="of the DAG ttl_cleanup_<pipeline>: what is past retention_days goes; left out: by "
-        "hand only",
+        description="When Airflow runs the DAG ttl_cleanup_<pipeline>, which deletes what is past "
+        "`retention_days`. Left out: by hand only.",
+        examples=["@weekly"],
     )
-    max_records_per_run: int = Field(5_000_000, ge=1, description="offsets of Kafka; a backlog is many runs")
-    batch_rows: int = Field(100_000, ge=1)
-    batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="before compression")
+    max_records_per_run: int = Field(
+        5_000_000,
+        ge=1,
+        description="Offsets of Kafka that one run covers at most. A backlog takes several runs.",
+        examples=[5000000],
+    )
+    batch_rows: int = Field(
+        100_000,
+        ge=1,
+        description="Rows that a batch may have.",
+        examples=[100000],
+    )
+    batch_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1,
+        description="Bytes that a batch may have before compression.",
+        examples=[268435456],
+    )
     batch_min_rows: int = Field(
-        10_000, ge=1, description="fewer records wait for more, but no longer than max_wait_seconds"
+        10_000,
+        ge=1,
+        description="Records that a run needs. Fewer wait for more, but no longer than `max_wait_seconds`.",
+        examples=[10000],
     )
-    max_wait_seconds: float = Field(3600, ge=0)
-    seconds_between_inserts: float = Field(1, ge=0, description="at least, for one table")
-    lease_seconds: int = Field(60, ge=5, le=3600)
+    max_wait_seconds: float = Field(
+        3600,
+        ge=0,
+        description="Seconds that records fewer than `batch_min_rows` wait at most.",
+        examples=[3600],
+    )
+    seconds_between_inserts: float = Field(
+        1,
+        ge=0,
+        description="Seconds between two inserts into the table, at least.",
+        examples=[1],
+    )
+    lease_seconds: int = Field(
+        60,
+        ge=5,
+        le=3600,
+        description="Seconds after which another run may take over from a process that died. A living one "
+        "renews its lease.",
+        examples=[60],
+    )
     lease_wait_seconds: float = Field(
-        0, ge=0, description="how long a command waits for another run of the pipeline"
+        0,
+        ge=0,
+        description="Seconds that a command waits for another run of the pipeline before it gives up.",
+        examples=[30],
     )
-    retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
+    retention_days: int = Field(
+        30,
+        ge=1,
+        description="Days that sealed files and ledger rows of closed runs are kept.",
+        examples=[30],
+    )
     destination_retention_days: int | None = Field(
         None,
         ge=1,
-        description="rows whose created_at is older may be gone from ClickHouse (TTL, DROP PARTITION); "
-        "left out: all stay",
+        description="Age in days of `created_at` beyond which rows may be gone from ClickHouse (TTL, DROP "
+        "PARTITION). Left out: all rows stay.",
+        examples=[365],
     )
 
     @model_validator(mode="after")
@@ -179,19 +312,36 @@ class KafkaJournalEventsSettings(ToClickHouse):
     table.
     """
 
-    kind: Literal["kafka_journal_events"]
-    keyspace: Identifier = Field(description="of journal, metajournal and pointer2")
+    kind: Literal["kafka_journal_events"] = Field(
+        description="The pipeline delivers the events of a Kafka Journal, from its tables in Cassandra.",
+        examples=["kafka_journal_events"],
+    )
+    keyspace: Identifier = Field(
+        description="Keyspace of the tables journal, metajournal and pointer2.",
+        examples=["carts"],
+    )
     topics: list[Text] = Field(
-        default_factory=list, description="delivered; left out: all that have a pointer"
+        default_factory=list,
+        description="Topics whose events are delivered. Empty: all that have a pointer.",
+        examples=[["journal-cart"]],
     )
     tags: list[Text] = Field(
         default_factory=list,
-        description="delivered, a row for each of an event's; left out: all events, and those without a "
-        "tag under ''",
+        description="Tags that are delivered; an event has a row for each of its own. Empty: all events, "
+        "those without a tag under ''.",
+        examples=[["checkout"]],
     )
-    max_records_per_run: int = Field(50_000_000, ge=1, description="offsets of Kafka; a backlog is many runs")
+    max_records_per_run: int = Field(
+        50_000_000,
+        ge=1,
+        description="Offsets of Kafka that one run covers at most. A backlog takes several runs.",
+        examples=[50000000],
+    )
     batch_min_rows: int = Field(
-        1, ge=1, description="fewer records wait for more, but no longer than max_wait_seconds"
+        1,
+        ge=1,
+        description="Records that a run needs. Fewer wait for more, but no longer than `max_wait_seconds`.",
+        examples=[1],
     )
 
     @property
@@ -203,66 +353,110 @@ class KafkaJournalEventsSettings(ToClickHouse):
 class TopicSettings(ToClickHouse):
     """Plain Kafka topics, whose distinct events go to one destination table."""
 
-    kind: Literal["topic"]
-    topics: list[Text] = Field(default_factory=list, description="read; they must exist")
-    topic_prefixes: list[Text] = Field(
-        default_factory=list, description="topics that begin so are read, too, as they appear"
+    kind: Literal["topic"] = Field(
+        description="The pipeline delivers plain topics of Kafka.",
+        examples=["topic"],
     )
-    format: Literal["json", "avro", "protobuf"]
+    topics: list[Text] = Field(
+        default_factory=list,
+        description="Topics that are read; they must exist.",
+        examples=[["products"]],
+    )
+    topic_prefixes: list[Text] = Field(
+        default_factory=list,
+        description="Topics that begin with one of these are read too, as they appear.",
+        examples=[["products-"]],
+    )
+    format: Literal["json", "avro", "protobuf"] = Field(
+        description="Format of the records' values.",
+        examples=["avro"],
+    )
     schema_files: dict[str, Path] = Field(
         default_factory=dict,
-        description="by version (framed: by registry id): Avro schemas or Protobuf descriptor sets",
+        description="Avro schemas or Protobuf descriptor sets, by version. With `framed`: by registry id.",
+        examples=[{"1": "schemas/product.avsc"}],
     )
     framed: bool = Field(
         False,
         description="Avro, Protobuf: each value begins with a schema registry's frame (a zero byte, the "
-        "schema's id)",
+        "schema's id).",
+        examples=[True],
     )
     schema_version: str | None = Field(
         None,
-        description="Avro without frames: which of schema_files records are of; ids of older events are "
-        "made again by the others",
+        description="Avro without frames: key of the schema file that records are written with. The "
+        "others make ids of older events again.",
+        examples=["2"],
     )
-    message_type: str | None = Field(None, description="Protobuf: full name of the message")
-    version_field: FieldPath | None = Field(None, description="JSON: the field that says the schema_version")
+    message_type: str | None = Field(
+        None,
+        description="Protobuf: full name of the message.",
+        examples=["shop.Product"],
+    )
+    version_field: FieldPath | None = Field(
+        None,
+        description="JSON: path of the field that holds `schema_version`.",
+        examples=["meta.version"],
+    )
     unique_id: list[FieldPath] = Field(
-        ["project", "event_type", "product_id"], description="fields that make an event unique"
+        ["project", "event_type", "product_id"],
+        description="Paths of the fields that make an event unique.",
+        examples=[["project", "event_type", "product_id"]],
     )
     producer_id: FieldPath | None = Field(
         None,
-        description="field with the producer's own id, unique within what unique_id names (unique_id = "
-        "[]: everywhere)",
+        description="Path of the producer's own id, unique within the fields of `unique_id`. With "
+        "`unique_id = []`: unique everywhere.",
+        examples=["event_id"],
     )
     shards: int = Field(
         1024,
         ge=1,
         le=1_000_000,
-        description="partitions of deduplication; another number: tagmill dedup rekey",
+        description="Partitions of deduplication. After a change, `tagmill dedup rekey` makes the ids again.",
+        examples=[1024],
     )
     created_at: FieldPath | None = Field(
-        None, description="field with the event's time; left out: Kafka's timestamp"
+        None,
+        description="Path of the field with the event's time. Left out: Kafka's timestamp.",
+        examples=["meta.created_at"],
     )
-    columns: list[TopicColumn] = Field(default_factory=list)
+    columns: list[TopicColumn] = Field(
+        default_factory=list,
+        description="Columns of the destination from fields of the event, one table each (below).",
+        examples=[[{"name": "price", "type": "Float64"}]],
+    )
     max_record_bytes: int = Field(
-        64 * 1024 * 1024, ge=1, description="of a record's value; one with more is a dead letter"
+        64 * 1024 * 1024,
+        ge=1,
+        description="Bytes of a record's value. A larger record is a dead letter.",
+        examples=[67108864],
     )
     max_record_values: int = Field(
         1_000_000,
         ge=1,
-        description="fields and items that a record may hold, nested ones too; one with more is a dead "
-        "letter",
+        description="Fields and items that a record may hold, nested ones too. A record with more is a "
+        "dead letter.",
+        examples=[1000000],
     )
     max_record_depth: int = Field(
         100,
         ge=1,
         le=150,
-        description="objects and lists within each other; a record that is nested deeper is a dead letter",
+        description="Levels of objects and lists within each other. A record that is nested deeper is a "
+        "dead letter.",
+        examples=[100],
     )
     window_days: int = Field(
-        60, ge=1, description="an event whose id was seen within it is not delivered again"
+        60,
+        ge=1,
+        description="Days within which an event whose id was seen is not delivered again.",
+        examples=[60],
     )
     expire_schedule: str | None = Field(
-        None, description="of the DAG dedup_expire_<pipeline>; left out: by hand only"
+        None,
+        description="When Airflow runs the DAG dedup_expire_<pipeline>. Left out: by hand only.",
+        examples=["@weekly"],
     )
 
     @model_validator(mode="after")

@@ -3,67 +3,109 @@
 `python -m tagmill.config.reference_page` prints the page.
 """
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from tagmill.config.kafka import KafkaJournalEventsSettings, KafkaJournalSettings, TopicColumn, TopicSettings
-from tagmill.config.settings import KINDS, Settings
-from tagmill.config.tag_views import OtherReader, PipelineSettings
+from tagmill.config.base import Section
+from tagmill.config.kafka import (
+    KafkaJournalEventsSettings,
+    KafkaJournalSettings,
+    KafkaSettings,
+    TopicColumn,
+    TopicSettings,
+)
+from tagmill.config.settings import (
+    AirflowSettings,
+    CassandraSettings,
+    ClickHouseSettings,
+    Replication,
+    SparkSettings,
+    StorageSettings,
+)
+from tagmill.config.tag_views import (
+    CleanupSettings,
+    OffsetStore,
+    OtherReader,
+    PipelineSettings,
+    QualitySettings,
+)
 
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 HEAD = """# Configuration
 
 One TOML file: `--config`, else `$TAGMILL_CONFIG`, else `./tagmill.toml`. `TAGMILL_<SECTION>__<KEY>` in the environment overrides a
 key. Unknown keys are errors. Relative paths count from the folder of the file. User names and passwords come from the environment or from
 Airflow's connections only.
 
+Each pipeline is a section `[pipelines.NAME]`, and its key `kind` says what it reads. Defaults and examples are written as in TOML.
+
 This page is made from the settings model: `python -m tagmill.config.reference_page`.
 """
-# Sections of a pipeline that get tables of their own.
-SECTIONS = ("quality", "cleanup")
+# Sections by their heading, in the order of the page.
+SECTIONS: dict[str, type[Section]] = {
+    "[cassandra]": CassandraSettings,
+    "[cassandra.replication]": Replication,
+    "[clickhouse]": ClickHouseSettings,
+    "[spark]": SparkSettings,
+    "[storage]": StorageSettings,
+    "[kafka]": KafkaSettings,
+    "[airflow]": AirflowSettings,
+    '[pipelines.NAME], kind = "tag_views"': PipelineSettings,
+    "[pipelines.NAME.quality]": QualitySettings,
+    "[pipelines.NAME.cleanup]": CleanupSettings,
+    "[[pipelines.NAME.cleanup.other_readers]]": OtherReader,
+    "[pipelines.NAME.cleanup.other_readers.offset_store]": OffsetStore,
+    '[pipelines.NAME], kind = "kafka_journal"': KafkaJournalSettings,
+    '[pipelines.NAME], kind = "kafka_journal_events"': KafkaJournalEventsSettings,
+    '[pipelines.NAME], kind = "topic"': TopicSettings,
+    "[[pipelines.NAME.columns]], of a topic": TopicColumn,
+}
 
 
 def page() -> str:
     """Return the text of docs/configuration.md."""
-    parts = [HEAD]
-    for name, field in Settings.model_fields.items():
-        if name not in KINDS.values():
-            parts.append(f"\n## [{name}]\n\n{_table(field.annotation)}")
-    parts.append(f"\n## [pipelines.NAME]\n\n{_table(PipelineSettings)}")
-    for section in SECTIONS:
-        parts.append(
-            f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}"
-        )
-    parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
-    parts.append(f'\n## [pipelines.NAME], kind = "kafka_journal"\n\n{_table(KafkaJournalSettings)}')
-    parts.append(
-        f'\n## [pipelines.NAME], kind = "kafka_journal_events"\n\n{_table(KafkaJournalEventsSettings)}'
+    return HEAD + "".join(
+        f"\n## {heading}\n\n{''.join(_table(heading, section))}" for heading, section in SECTIONS.items()
     )
-    parts.append(f'\n## [pipelines.NAME], kind = "topic"\n\n{_table(TopicSettings)}')
-    parts.append(f"\n## [[pipelines.NAME.columns]], of a topic\n\n{_table(TopicColumn)}")
-    return "".join(parts)
 
 
-def _table(model: Any) -> str:
-    return "| key | default | meaning |\n|---|---|---|\n" + "".join(_lines(model))
-
-
-def _lines(model: type[BaseModel]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        if name not in SECTIONS:
-            yield f"| `{field.alias or name}` | {_default(field)} | {field.description or ''} |\n"
+def _table(heading: str, section: type[Section]) -> Iterator[str]:
+    yield "| key | default | meaning | example |\n|---|---|---|---|\n"
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        (example,) = field.examples or [""]
+        text = f"{key} = {toml(example)}"
+        if key in ("username", "password"):
+            text = f"TAGMILL_{heading.strip('[]').upper()}__{key.upper()}={example}"
+        yield f"| `{key}` | {_default(field)} | {field.description or ''} | `{text}` |\n"
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True, validated_data={})
+    if default is None:
+        return ""
     if isinstance(default, BaseModel):
-        return f"`{default.model_dump(by_alias=True)}`"
-    return "" if default in (None, PydanticUndefined) else f"`{default}`"
+        default = default.model_dump(by_alias=True, exclude_defaults=not isinstance(default, Replication))
+    return f"`{toml(default)}`"
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        pairs = (
+            f"{key if BARE_KEY.fullmatch(key) else json.dumps(key)} = {toml(value[key])}" for key in value
+        )
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value if isinstance(value, bool | int | float) else str(value), ensure_ascii=False)
 
 
 if __name__ == "__main__":

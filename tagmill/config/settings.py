@@ -48,7 +48,13 @@ class Replication(Section):
     """Replication of the ledger keyspace: `replication_factor`, or datacenter names with their factors."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    class_: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = Field("SimpleStrategy", alias="class")
+    class_: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = Field(
+        "SimpleStrategy",
+        alias="class",
+        description="Replication strategy. Further keys are its options: `replication_factor`, or a "
+        "factor by datacenter.",
+        examples=["NetworkTopologyStrategy"],
+    )
 
     def options(self) -> dict[str, str]:
         """Return the replication map that CREATE KEYSPACE takes."""
@@ -61,38 +67,92 @@ class Replication(Section):
 class CassandraSettings(Section):
     """Where journals, views and the ledger are."""
 
-    hosts: list[str] = Field(["127.0.0.1"], min_length=1)
-    port: int = Field(9042, ge=1, le=65535)
-    local_datacenter: str = "datacenter1"
-    ledger_keyspace: Identifier = "tagmill"
+    hosts: list[str] = Field(
+        ["127.0.0.1"],
+        min_length=1,
+        description="Contact points; the driver finds the other nodes.",
+        examples=[["cassandra-1", "cassandra-2"]],
+    )
+    port: int = Field(
+        9042,
+        ge=1,
+        le=65535,
+        description="Port of the native protocol (CQL).",
+        examples=[9042],
+    )
+    local_datacenter: str = Field(
+        "datacenter1",
+        description="Datacenter that Tagmill's clients connect to.",
+        examples=["eu-west"],
+    )
+    ledger_keyspace: Identifier = Field(
+        "tagmill",
+        description="Keyspace of Tagmill's own tables.",
+        examples=["tagmill"],
+    )
     replication: Replication = Field(
-        default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"})
+        default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}),
+        description="Replication of keyspaces that Tagmill creates: the ledger's, and a Kafka Journal's.",
+        examples=[{"class": "NetworkTopologyStrategy", "eu-west": 3}],
     )
     read_consistency: Consistency = Field(
-        "LOCAL_QUORUM", description="of reads of the application's tables; must overlap its writes"
+        "LOCAL_QUORUM",
+        description="Consistency of reads of the application's tables; it must overlap its writes.",
+        examples=["LOCAL_QUORUM"],
     )
-    request_timeout_seconds: float = Field(60, gt=0)
-    connect_timeout_seconds: float = Field(10, gt=0)
+    request_timeout_seconds: float = Field(
+        60,
+        gt=0,
+        description="Seconds until a request without an answer fails.",
+        examples=[60],
+    )
+    connect_timeout_seconds: float = Field(
+        10,
+        gt=0,
+        description="Seconds until an attempt to connect fails.",
+        examples=[10],
+    )
     max_clock_difference_seconds: float = Field(
         60,
         gt=0,
-        description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step "
-        "before it writes",
+        description="Seconds by which the clocks of this machine, Cassandra and ClickHouse may differ. "
+        "Beyond, each step stops before it writes.",
+        examples=[60],
     )
     max_write_bytes: int | None = Field(
         None,
         ge=128 * 1024,
-        description="that Cassandra takes in one write; unset: what the server says "
-        "(`system_views.settings`), else 16 MiB. "
-        "A record that is larger is a dead letter without its bytes",
+        description="Bytes that Cassandra takes in one write. Left out: what the server says "
+        "(`system_views.settings`), else 16 MiB. A larger record is a dead letter without its "
+        "bytes.",
+        examples=[16777216],
     )
-    tls: bool = False
-    tls_ca_file: Path | None = None
-    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    tls: bool = Field(
+        False,
+        description="Connect by TLS.",
+        examples=[True],
+    )
+    tls_ca_file: Path | None = Field(
+        None,
+        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
+        "out: those of the system.",
+        examples=["certificates/ca.pem"],
+    )
+    username: str | None = Field(
+        None,
+        description="User name; from the environment or the Airflow connection only.",
+        examples=["tagmill"],
+    )
     password: SecretStr | None = Field(
-        None, description="from the environment or the Airflow connection only"
+        None,
+        description="Password; from the environment or the Airflow connection only.",
+        examples=["…"],
     )
-    airflow_connection: str = "tagmill_cassandra"
+    airflow_connection: str = Field(
+        "tagmill_cassandra",
+        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        examples=["tagmill_cassandra"],
+    )
 
     @property
     def own_consistency(self) -> str:
@@ -105,21 +165,66 @@ class CassandraSettings(Section):
 class ClickHouseSettings(Section):
     """Where the batches go."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8123, ge=1, le=65535)
-    database: Identifier = "default"
-    tls: bool = False
-    tls_ca_file: Path | None = None
-    request_timeout_seconds: float = Field(300, gt=0)
-    connect_timeout_seconds: float = Field(10, gt=0)
-    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    host: str = Field(
+        "127.0.0.1",
+        description="Host of one server, or of a balancer.",
+        examples=["clickhouse-1"],
+    )
+    port: int = Field(
+        8123,
+        ge=1,
+        le=65535,
+        description="Port of the HTTP interface.",
+        examples=[8443],
+    )
+    database: Identifier = Field(
+        "default",
+        description="Database of the destination tables.",
+        examples=["analytics"],
+    )
+    tls: bool = Field(
+        False,
+        description="Connect by TLS.",
+        examples=[True],
+    )
+    tls_ca_file: Path | None = Field(
+        None,
+        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
+        "out: those of the system.",
+        examples=["certificates/ca.pem"],
+    )
+    request_timeout_seconds: float = Field(
+        300,
+        gt=0,
+        description="Seconds until a request without an answer fails.",
+        examples=[300],
+    )
+    connect_timeout_seconds: float = Field(
+        10,
+        gt=0,
+        description="Seconds until an attempt to connect fails.",
+        examples=[10],
+    )
+    username: str | None = Field(
+        None,
+        description="User name; from the environment or the Airflow connection only.",
+        examples=["tagmill"],
+    )
     password: SecretStr | None = Field(
-        None, description="from the environment or the Airflow connection only"
+        None,
+        description="Password; from the environment or the Airflow connection only.",
+        examples=["…"],
     )
     cluster: Identifier | None = Field(
-        None, description="replicated tables: the cluster that the DDL is sent ON"
+        None,
+        description="Cluster that DDL is sent ON, for replicated tables. Left out: one server.",
+        examples=["main"],
     )
-    airflow_connection: str = "tagmill_clickhouse"
+    airflow_connection: str = Field(
+        "tagmill_clickhouse",
+        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        examples=["tagmill_clickhouse"],
+    )
 
 
 class SparkSettings(Section):
@@ -127,23 +232,47 @@ class SparkSettings(Section):
     business.
     """
 
-    master: str = "local[2]"
-    driver_memory: str = "2g"
-    jars: Path = Path("build/jars/spark")
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    master: str = Field(
+        "local[2]",
+        description="Master URL. In Airflow the Spark connection says it, where it exists.",
+        examples=["spark://spark-master:7077"],
+    )
+    driver_memory: str = Field(
+        "2g",
+        description="Heap of a job's driver, as Java writes sizes.",
+        examples=["4g"],
+    )
+    jars: Path = Field(
+        Path("build/jars/spark"),
+        description="Folder of the jars of the Spark-Cassandra and Spark-Kafka connectors; `bin/setup` "
+        "fetches them.",
+        examples=["build/jars/spark"],
+    )
+    conf: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further settings of Spark.",
+        examples=[{"spark.executor.memory": "4g"}],
+    )
     class_archive: Path | None = Field(
         None,
-        description="a Java class data archive (-XX:ArchiveClassesAtExit) of the classes of a job: it "
-        "starts some seconds sooner",
+        description="Java class data archive (-XX:ArchiveClassesAtExit) of a job's classes. A job starts "
+        "some seconds sooner with it.",
+        examples=["build/spark-classes.jsa"],
     )
-    airflow_connection: str = "tagmill_spark"
+    airflow_connection: str = Field(
+        "tagmill_spark",
+        description="Airflow connection of type Spark, which names the master.",
+        examples=["tagmill_spark"],
+    )
 
 
 class StorageSettings(Section):
     """Where plans, sealed batches, manifests and Data Docs are kept."""
 
     root: str = Field(
-        "build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)"
+        "build/data",
+        description="Folder, or a URL that both Spark and Arrow can open (hdfs://, s3a://).",
+        examples=["s3a://bucket/tagmill"],
     )
 
 
@@ -152,9 +281,15 @@ class AirflowSettings(Section):
 
     input_dir: Path | None = Field(
         None,
-        description="folder on the workers that params of DAGs may name files of; without it they name none",
+        description="Folder on the workers whose files the params of DAGs may name. Left out: none.",
+        examples=["/srv/tagmill/inputs"],
     )
-    input_max_bytes: int = Field(64 * 1024**2, ge=1, description="of a file that a param names")
+    input_max_bytes: int = Field(
+        64 * 1024**2,
+        ge=1,
+        description="Bytes that such a file may have.",
+        examples=[67108864],
+    )
 
 
 class Settings(BaseSettings):

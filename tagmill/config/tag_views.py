@@ -47,34 +47,78 @@ class QualitySettings(Section):
         10.0,
         ge=0,
         le=100,
-        description="of a run's new rows that no open hold kept back before: more stops the run",
+        description="Percent of a run's new rows that may be newly held back. More stops the run.",
+        examples=[10],
     )
     max_wrong_bucket_share_percent: float = Field(
-        10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size"
+        10.0,
+        ge=0,
+        le=100,
+        description="Percent of rows that may lie outside their bucket. More means a wrong `bucket_size` "
+        "and stops the run.",
+        examples=[10],
     )
     min_rows_for_share: int = Field(
-        5000, ge=1, description="a run of fewer new rows is never stopped by a limit in percent"
+        5000,
+        ge=1,
+        description="New rows from which on the limits in percent can stop a run.",
+        examples=[5000],
     )
     min_ids_for_share: int = Field(
-        10, ge=1, description="so many persistence_ids newly held at least before their share stops a run"
+        10,
+        ge=1,
+        description="Newly held persistence_ids from which on their share can stop a run.",
+        examples=[10],
     )
-    min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
-    named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
+    min_ttl_warning_seconds: int = Field(
+        86_400,
+        ge=0,
+        description="Seconds: warn when undelivered rows expire sooner.",
+        examples=[86400],
+    )
+    named_rows: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="Offending rows that a page names.",
+        examples=[20],
+    )
     max_partition_rows: int = Field(
-        100_000, ge=1, description="an audit warns of larger partitions of tag_views"
+        100_000,
+        ge=1,
+        description="Rows of a partition of tag_views above which an audit warns.",
+        examples=[100000],
     )
     max_partition_bytes: int = Field(
-        100 * 1024 * 1024, ge=1, description="of payload and keys; an audit warns of larger ones"
+        100 * 1024 * 1024,
+        ge=1,
+        description="Bytes of payload and keys of a partition above which an audit warns.",
+        examples=[104857600],
     )
 
 
 class OffsetStore(Section):
     """Where a Pekko or Akka Projection on Cassandra keeps its offsets."""
 
-    keyspace: Identifier
-    table: Identifier = "offset_store"
-    projection_name: str = Field(min_length=1)
-    projection_key: str | None = Field(None, description="of its ProjectionId; left out: the tag")
+    keyspace: Identifier = Field(
+        description="Keyspace of the projection's offset table.",
+        examples=["projections"],
+    )
+    table: Identifier = Field(
+        "offset_store",
+        description="Offset table.",
+        examples=["offset_store"],
+    )
+    projection_name: str = Field(
+        min_length=1,
+        description="Name in its ProjectionId.",
+        examples=["mail"],
+    )
+    projection_key: str | None = Field(
+        None,
+        description="Key in its ProjectionId. Left out: the tag.",
+        examples=["order"],
+    )
 
 
 class OtherReader(Section):
@@ -83,13 +127,25 @@ class OtherReader(Section):
     One of `read_to` and `offset_store`.
     """
 
-    name: str = Field(min_length=1)
-    tags: list[str] | None = Field(None, description="that it reads; left out: all tags of the pipeline")
-    read_to: Moment | None = Field(None, description="it has read everything up to here and never goes back")
+    name: str = Field(
+        min_length=1,
+        description="Name that messages use.",
+        examples=["mail"],
+    )
+    tags: list[str] | None = Field(
+        None,
+        description="Tags that it reads. Left out: all tags of the pipeline.",
+        examples=[["order"]],
+    )
+    read_to: Moment | None = Field(
+        None,
+        description="Moment up to which it has read everything; it never goes back.",
+        examples=["2026-06-01T00:00:00Z"],
+    )
     offset_store: OffsetStore | None = Field(
         None,
-        description="where it keeps its offset: keyspace, table (`offset_store`), projection_name, "
-        "projection_key (the tag)",
+        description="Where it keeps its offset (below).",
+        examples=[{"keyspace": "projections", "projection_name": "mail"}],
     )
 
     @model_validator(mode="after")
@@ -103,111 +159,272 @@ class CleanupSettings(Section):
     """What is deleted once it is proven delivered, and how old it must be."""
 
     enabled: bool = Field(
-        False, description="off: nothing is ever deleted, a dry run by hand says what would be"
+        False,
+        description="False: nothing is ever deleted. A dry run by hand shows what would go.",
+        examples=[True],
     )
-    schedule: str | None = "@daily"
+    schedule: str | None = Field(
+        "@daily",
+        description="When Airflow runs the DAG ttl_cleanup_<pipeline>: a preset or a cron expression.",
+        examples=["@daily"],
+    )
     older_than_days: int | None = Field(
-        None, ge=1, description="TTL of view rows; left out: rows of the view stay"
+        None,
+        ge=1,
+        description="Age in days beyond which rows of the view may go. Left out: they stay.",
+        examples=[90],
     )
     other_readers: list[OtherReader] | None = Field(
         None,
-        description="who else reads the view; [] states that nobody does. Left out: rows of the view stay",
+        description="Who else reads the view, one table each (below); [] states that nobody does. Left "
+        "out: rows of the view stay.",
+        examples=[[]],
     )
     application_ttl_seconds: int | None = Field(
         None,
         ge=1,
-        description="events-by-tag.time-to-live of the application; left out: not known, or there is none",
+        description="The application's events-by-tag.time-to-live, in seconds. Left out: unknown, or none.",
+        examples=[7776000],
     )
     max_buckets_per_run: int = Field(
-        1000, ge=1, le=100_000, description="partitions that one cleanup deletes"
+        1000,
+        ge=1,
+        le=100_000,
+        description="Partitions that one cleanup deletes at most.",
+        examples=[1000],
     )
     deletes_per_second: float = Field(
-        20, gt=0, description="partitions, so that the application's own reads are not crowded out"
+        20,
+        gt=0,
+        description="Partitions deleted per second, which leaves room for the application's own reads.",
+        examples=[20],
     )
     persistence_ids_per_second: float = Field(
-        200, gt=0, description="that `tagmill journal clean` works through, for the same reason"
+        200,
+        gt=0,
+        description="Persistence_ids per second that `tagmill journal clean` works through, for the same "
+        "reason.",
+        examples=[200],
     )
 
 
 class PipelineSettings(Section):
     """One source, its tags, one destination table, one schedule."""
 
-    kind: Literal["tag_views"] = "tag_views"
-    keyspace: Identifier
-    view_table: Identifier = Field(VIEW_TABLE, description="events-by-tag.table of the application")
-    messages_table: Identifier = Field(MESSAGES, description="journal.table of the application")
-    metadata_table: Identifier = Field(METADATA, description="journal.metadata-table of the application")
+    kind: Literal["tag_views"] = Field(
+        "tag_views",
+        description="The pipeline delivers tag views of Akka or Pekko Persistence.",
+        examples=["tag_views"],
+    )
+    keyspace: Identifier = Field(
+        description="Keyspace of the application's journal.",
+        examples=["orders"],
+    )
+    view_table: Identifier = Field(
+        VIEW_TABLE,
+        description="The application's events-by-tag.table.",
+        examples=["tag_views"],
+    )
+    messages_table: Identifier = Field(
+        MESSAGES,
+        description="The application's journal.table.",
+        examples=["messages"],
+    )
+    metadata_table: Identifier = Field(
+        METADATA,
+        description="The application's journal.metadata-table.",
+        examples=["metadata"],
+    )
     all_persistence_ids_table: Identifier = Field(
-        ALL_PERSISTENCE_IDS, description="journal.all-persistence-ids-table of the application"
+        ALL_PERSISTENCE_IDS,
+        description="The application's journal.all-persistence-ids-table.",
+        examples=["all_persistence_ids"],
     )
     bucket_size: BucketSize = Field(
-        description="events-by-tag.bucket-size of the application; while the view is empty, nothing "
-        "tells a wrong one"
+        description="The application's events-by-tag.bucket-size: Day, Hour or Minute. While the view is "
+        "empty, a wrong one goes unnoticed.",
+        examples=["Hour"],
     )
-    tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    tags: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1,
+        description="Tags that are delivered.",
+        examples=[["order", "billing"]],
+    )
     first_time_bucket: Moment = Field(
-        description="events-by-tag.first-time-bucket of the application; its bucket counts as a whole"
+        description="The application's events-by-tag.first-time-bucket. The whole of that bucket is read.",
+        examples=["20261121T07:00"],
     )
     start_from: dict[str, Moment] = Field(
-        default_factory=dict, description="per tag: deliver only what is later"
+        default_factory=dict,
+        description="By tag: deliver only what is later than this moment.",
+        examples=[{"order": "2026-06-01T00:00:00Z"}],
     )
-    destination: Identifier = Field(description="table, of this pipeline only")
+    destination: Identifier = Field(
+        description="Table of ClickHouse, of this pipeline only.",
+        examples=["orders"],
+    )
     views: WhoNumbers = Field(
         "application",
-        description="who writes tag_views; tagmill: built before each run, the application has "
-        "events-by-tag off",
+        description="Who writes tag_views. With tagmill they are built before each run, and the "
+        "application has events-by-tag off.",
+        examples=["tagmill"],
     )
-    schedule: str | None = "@hourly"
-    audit_schedule: str | None = Field("@daily", description="of the DAG audit_<pipeline>")
-    eventual_consistency_delay_seconds: float = Field(10, ge=0)
+    schedule: str | None = Field(
+        "@hourly",
+        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression.",
+        examples=["*/10 * * * *"],
+    )
+    audit_schedule: str | None = Field(
+        "@daily",
+        description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression.",
+        examples=["@daily"],
+    )
+    eventual_consistency_delay_seconds: float = Field(
+        10,
+        ge=0,
+        description="Age in seconds that rows must have before a run reads them: by then their neighbours "
+        "have arrived, too.",
+        examples=[10],
+    )
     look_back_seconds: float = Field(
-        120, ge=0, description="read again in each run for rows that arrived late"
+        120,
+        ge=0,
+        description="Seconds before the watermark that each run reads again, for rows that arrived late.",
+        examples=[120],
     )
-    long_look_back_seconds: float = Field(3600, ge=0, description="the same, once an hour")
+    long_look_back_seconds: float = Field(
+        3600,
+        ge=0,
+        description="The same, once an hour.",
+        examples=[3600],
+    )
     look_back_windows_seconds: list[float] = Field(
         [3600, 21_600, 86_400, 604_800, 2_592_000],
-        description="ages at which each hour of the view is counted again, and read if late rows came; "
-        "[]: never",
+        description="Ages in seconds at which each hour of the view is counted again, and read if late "
+        "rows came. []: never.",
+        examples=[[3600, 86400]],
     )
-    first_seen: FirstSeen = "require_one"
-    gap_timeout_seconds: float = Field(3600, ge=0, description="a deleted hole is closed after this age")
-    max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
+    first_seen: FirstSeen = Field(
+        "require_one",
+        description="What happens to a persistence_id whose first number is above 1: held, taken for the "
+        "first, or searched for lower numbers.",
+        examples=["scan"],
+    )
+    gap_timeout_seconds: float = Field(
+        3600,
+        ge=0,
+        description="Seconds after which a gap of deleted events is closed.",
+        examples=[3600],
+    )
+    max_hold_age_seconds: float = Field(
+        7 * 86_400,
+        gt=0,
+        description="Age of a hold in seconds above which `check` fails.",
+        examples=[604800],
+    )
     max_missing_to_search: int = Field(
-        5000, ge=0, description="a wider hole is held without looking into the journal"
+        5000,
+        ge=0,
+        description="Missing numbers of a gap up to which the journal is searched for its events. A wider "
+        "gap is held at once.",
+        examples=[5000],
     )
     repair_rows_per_second: float = Field(
-        2000, gt=0, description="the pace at which audit --repair mends tag_views"
+        2000,
+        gt=0,
+        description="Rows per second that `audit --repair` writes to tag_views.",
+        examples=[2000],
     )
-    repair_view: bool = Field(True, description="write healed events back into tag_views")
+    repair_view: bool = Field(
+        True,
+        description="Write events that were taken from the journal back into tag_views.",
+        examples=[False],
+    )
     snapshot_keyspace: Identifier | None = Field(
         None,
-        description="of the application's snapshots; left out: that of the journal with `_snapshot` "
-        "behind it",
+        description="Keyspace of the application's snapshots. Left out: the journal's name with "
+        "`_snapshot` behind it.",
+        examples=["orders_snapshot"],
     )
-    snapshot_table: Identifier = "snapshots"
+    snapshot_table: Identifier = Field(
+        "snapshots",
+        description="Table of the application's snapshots.",
+        examples=["snapshots"],
+    )
     text_serializers: list[int] = Field(
         default_factory=list,
-        description="ser_ids whose payloads are text, shown in event_text; empty: found by content. "
-        "Nothing is decoded",
+        description="The ser_ids whose payloads are text, shown in event_text. Empty: text is recognized "
+        "by content. Nothing is decoded.",
+        examples=[[1001]],
     )
-    max_slices_per_run: int = Field(2000, ge=1)
-    max_rows_per_run: int = Field(5_000_000, ge=1)
-    batch_rows: int = Field(250_000, ge=1)
-    batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="of payload and keys, before compression")
-    parallel_inserts: int = Field(2, ge=1, le=64)
-    lease_seconds: int = Field(60, ge=5, le=3600)
+    max_slices_per_run: int = Field(
+        2000,
+        ge=1,
+        description="Slices of buckets that one run reads at most. A backlog takes several runs.",
+        examples=[2000],
+    )
+    max_rows_per_run: int = Field(
+        5_000_000,
+        ge=1,
+        description="Rows of the view that one run reads at most. A backlog takes several runs.",
+        examples=[5000000],
+    )
+    batch_rows: int = Field(
+        250_000,
+        ge=1,
+        description="Rows that a batch may have.",
+        examples=[250000],
+    )
+    batch_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1,
+        description="Bytes of payload and keys that a batch may have before compression.",
+        examples=[268435456],
+    )
+    parallel_inserts: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="Tags whose batches are inserted at the same time.",
+        examples=[2],
+    )
+    lease_seconds: int = Field(
+        60,
+        ge=5,
+        le=3600,
+        description="Seconds after which another run may take over from a process that died. A living one "
+        "renews its lease.",
+        examples=[60],
+    )
     lease_wait_seconds: float = Field(
-        0, ge=0, description="how long a command waits for another run of the pipeline"
+        0,
+        ge=0,
+        description="Seconds that a command waits for another run of the pipeline before it gives up.",
+        examples=[30],
     )
-    retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
+    retention_days: int = Field(
+        30,
+        ge=1,
+        description="Days that sealed files and ledger rows of closed runs are kept.",
+        examples=[30],
+    )
     destination_retention_days: int | None = Field(
         None,
         ge=1,
-        description="rows whose event_time is older may be gone from ClickHouse (TTL, DROP PARTITION); "
-        "left out: all stay",
+        description="Age in days of `event_time` beyond which rows may be gone from ClickHouse (TTL, DROP "
+        "PARTITION). Left out: all rows stay.",
+        examples=[365],
     )
-    quality: QualitySettings = Field(default_factory=QualitySettings)
-    cleanup: CleanupSettings = Field(default_factory=CleanupSettings)
+    quality: QualitySettings = Field(
+        default_factory=QualitySettings,
+        description="What the gate tolerates (a section of its own).",
+        examples=[{"max_held_share_percent": 5}],
+    )
+    cleanup: CleanupSettings = Field(
+        default_factory=CleanupSettings,
+        description="What is deleted once it is proven delivered (a section of its own).",
+        examples=[{"enabled": True}],
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "PipelineSettings":
