@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
 from tagmill.cassandra.client import Cassandra
@@ -154,9 +155,12 @@ class Journal:
             f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES "
             f"({', '.join('?' for _ in names)})" + (f" USING TIMESTAMP {written_at}" if written_at else "")
         )
-        for record in records:
-            values = [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
-            self.session.execute(insert, values)
+        rows = (
+            [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
+            for record in records
+        )
+        for done, error in execute_concurrent_with_args(self.session, insert, rows, results_generator=True):
+            assert done, error
 
 
 def _uuid(name: str, value: Any) -> Any:
