@@ -11,6 +11,7 @@ from tagmill.cli.shared import (
     DespiteViews,
     MaybePipeline,
     Pipeline,
+    Tags,
     Yes,
     confirm,
     one_line_errors,
@@ -31,28 +32,26 @@ SHOWN_BUCKETS = 20
 @one_line_errors
 def audit(
     pipeline: Pipeline,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="Only this tag; may be given several times.")
-    ] = None,
+    tag: Tags = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Mend the view, deliver what is missing or wrong, and audit again; asks first."
+            "--repair", help="Repair the view, deliver what is missing or wrong, and audit again; asks first."
         ),
     ] = False,
     why: Annotated[
-        str | None, typer.Option("--why", help="With --repair: the reason; it is recorded in the ledger.")
+        str | None, typer.Option("--why", help="Reason, with --repair; the ledger records it.")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Compare journal, tag views, progress and ClickHouse; exit status 0 only if all agree.
+    """Compare journal, tag views, progress and ClickHouse.
 
-    Changes nothing, unless --repair is given.
+    Exit status: 0 only if all agree, else 3. Changes nothing, unless --repair is given.
     """
     from tagmill.audit.audit import audit as run_audit
     from tagmill.audit.audit import message
@@ -131,9 +130,7 @@ def _line(line: Any) -> dict[str, Any]:
 @one_line_errors
 def audits(
     pipeline: MaybePipeline = None,
-    limit: Annotated[
-        int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")
-    ] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Lines per pipeline at most, the newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the ledger's audits, the newest first."""

@@ -2,23 +2,23 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Yes, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import AsJson, DryRun, Pipeline, Yes, one_line_errors, out, settings, show, telling
 
 
 @one_line_errors
 def cleanup(
     pipeline: Pipeline,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete view partitions that are proven delivered, and files and ledger rows past retention.
+    """Delete view partitions that are proven delivered, and what is past retention.
 
-    Shows what would go and asks; without a terminal only --yes deletes.
+    That is files and ledger rows. Shows what would go and asks; without a terminal only --yes deletes.
     """
     _clean(pipeline, as_json, delete=yes and not dry_run)
     if not (yes or dry_run or as_json) and sys.stdin.isatty() and typer.confirm("Delete it?"):

@@ -14,7 +14,9 @@ from tagmill.errors import ConfigurationError
 if TYPE_CHECKING:
     from tagmill.ledger.dead_letters import DeadLetter
 
-app = typer.Typer(help="Records of Kafka that could not be read, kept as they came.", no_args_is_help=True)
+app = typer.Typer(
+    help="List records of Kafka that could not be read, and read them again.", no_args_is_help=True
+)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
 
 
@@ -27,11 +29,12 @@ def deadletters() -> None:
 @one_line_errors
 def list_letters(
     pipeline: Pipeline,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Lines at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List where each dead letter came from and why it could not be read; --json adds its bytes (in
-    hexadecimal).
+    """List where each dead letter came from, and why it could not be read.
+
+    --json adds its bytes (in hexadecimal).
     """
     from tagmill.cassandra.client import Cassandra
     from tagmill.ledger.dead_letters import DeadLetters
@@ -77,8 +80,9 @@ def _print_all(found: "Iterable[DeadLetter]") -> None:
 @app.command()
 @one_line_errors
 def replay(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Read a topic's dead letters again, as it is configured now, and deliver those that can be read; the
-    others stay.
+    """Read a topic's dead letters again, and deliver those that can be read.
+
+    The topic's settings of today apply. The other dead letters stay.
     """
     from tagmill.cli import topics
 

@@ -2,16 +2,26 @@
 their window.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, person, settings, telling
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Yes,
+    one_line_errors,
+    out,
+    person,
+    settings,
+    show_and_ask,
+    telling,
+)
 
 app = typer.Typer(
-    help="Ids of delivered events: make them again, delete those past their window.", no_args_is_help=True
+    help="Make the ids of delivered events again, or delete those past their window.", no_args_is_help=True
 )
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")]
 
 
 @app.command()
@@ -21,14 +31,14 @@ def rekey(
     dry_run: DryRun = False,
     drop_unreadable: Annotated[
         bool,
-        typer.Option("--drop-unreadable", help="Let ids go whose payload gives none under the new rule."),
+        typer.Option("--drop-unreadable", help="Drop ids whose payload gives none under the new rule."),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make all ids again from the stored payloads, by the rule and the shards that are configured now.
+    """Make all ids again from the stored payloads.
 
-    Safe to stop and start again.
+    The rule and the shards that are configured now apply. Safe to stop and to start again at any moment.
     """
     from tagmill.delivery.topics.rekey_ids import rekey as library
     from tagmill.ledger.lease import this_process
@@ -36,35 +46,32 @@ def rekey(
 
     configured = settings()
     configured.topic(pipeline)
-    if not dry_run:
-        confirm(f"Make the ids of pipeline {pipeline} again?", yes)
-    with (
-        telling(pipeline, "looking") as tell,
-        session_when_asked(configured, f"tagmill dedup rekey {pipeline}") as spark,
-    ):
-        done = library(
-            configured,
-            pipeline,
-            owner=this_process(),
-            who=person(),
-            spark=spark,
-            dry_run=dry_run,
-            drop_unreadable=drop_unreadable,
-            tell=tell,
-        )
-    if as_json:
-        print(done.model_dump_json())
-        return
-    for example in done.examples:
-        out.print(example, markup=False)
-    out.print(done.message, markup=False)
+    with session_when_asked(configured, f"tagmill dedup rekey {pipeline}") as spark:
+
+        def work(dry_run: bool) -> Any:
+            with telling(pipeline, "looking") as tell:
+                return library(
+                    configured,
+                    pipeline,
+                    owner=this_process(),
+                    who=person(),
+                    spark=spark,
+                    dry_run=dry_run,
+                    drop_unreadable=drop_unreadable,
+                    tell=tell,
+                )
+
+        question = f"Make the ids of pipeline {pipeline} again?"
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+    print(done.model_dump_json()) if as_json else _show(done)
 
 
 @app.command()
 @one_line_errors
 def expire(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete the ids of events that were delivered before the window (window_days); never one whose batch is
-    not in ClickHouse.
+    """Delete the ids of events that were delivered before the window.
+
+    The window is `window_days`. Never deletes an id whose batch is not in ClickHouse.
     """
     from tagmill.delivery.topics.expire_ids import expire as library
     from tagmill.ledger.lease import this_process
@@ -72,14 +79,20 @@ def expire(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_jso
 
     configured = settings()
     chosen = configured.topic(pipeline)
-    if not dry_run:
-        confirm(
-            f"Delete the ids of pipeline {pipeline} that were delivered over {chosen.window_days} days ago?",
-            yes,
+    with session_when_asked(configured, f"tagmill dedup expire {pipeline}") as spark:
+
+        def work(dry_run: bool) -> Any:
+            with telling(pipeline, "counting ids" if dry_run else "deleting ids"):
+                return library(configured, pipeline, owner=this_process(), spark=spark, dry_run=dry_run)
+
+        question = (
+            f"Delete the ids of pipeline {pipeline} that were delivered over {chosen.window_days} days ago?"
         )
-    with (
-        telling(pipeline, "deleting ids"),
-        session_when_asked(configured, f"tagmill dedup expire {pipeline}") as spark,
-    ):
-        done = library(configured, pipeline, owner=this_process(), spark=spark, dry_run=dry_run)
-    print(done.model_dump_json()) if as_json else out.print(done.message, markup=False)
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+    print(done.model_dump_json()) if as_json else _show(done)
+
+
+def _show(done: Any) -> None:
+    for example in getattr(done, "examples", ()):
+        out.print(example, markup=False)
+    out.print(done.message, markup=False)

@@ -1,7 +1,6 @@
 """`tagmill erase`, and `tagmill erasures`: the record of what was erased."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +8,10 @@ import typer
 from tagmill.cli.shared import (
     AsJson,
     DespiteViews,
+    DryRun,
     MaybePipeline,
+    PersistenceIds,
+    PersistenceIdsFile,
     Pipeline,
     Yes,
     confirm,
@@ -27,33 +29,23 @@ from tagmill.domain.identifiers import quoted
 @one_line_errors
 def erase(
     pipeline: Pipeline,
-    persistence_id: Annotated[
-        list[str] | None, typer.Option("--persistence-id", help="This one; may be given several times.")
-    ] = None,
-    persistence_ids: Annotated[
-        Path | None,
-        typer.Option(
-            "--persistence-ids", exists=True, dir_okay=False, help="Those in this file, one a line."
-        ),
-    ] = None,
+    persistence_id: PersistenceIds = None,
+    persistence_ids: PersistenceIdsFile = None,
     why: Annotated[
         str,
-        typer.Option(
-            "--why", help="The reason; it is recorded in the ledger. Don't name the persistence id."
-        ),
+        typer.Option("--why", help="Reason; the ledger records it. Don't name the persistence_id."),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Erase persistence ids everywhere: journal, snapshots, views, sealed files, ClickHouse, ledger.
+    """Erase persistence ids everywhere, for good.
 
-    Asks first.
-
-    Erases them in all pipelines on the journal, delivered or not. Their actors must not be running. It can't
-    be undone. Safe to stop and to start again at any moment; without persistence ids it finishes an
-    unfinished erasure.
+    That is journal, snapshots, views, sealed files, ClickHouse and ledger. Asks first; --dry-run shows what
+    would go. Erases them in all pipelines on the journal, delivered or not. Their actors must not be
+    running. Safe to stop and to start again at any moment; without persistence ids it finishes an unfinished
+    erasure.
     """
     from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process
@@ -93,9 +85,7 @@ def erase(
 @one_line_errors
 def erasures(
     pipeline: MaybePipeline = None,
-    limit: Annotated[
-        int, typer.Option(min=1, help="At most so many lines a journal, the newest first.")
-    ] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Lines per journal at most, the newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List what was erased, when, by whom and why, the newest first."""

@@ -30,20 +30,26 @@ SHOWN = (
 def events(
     pipeline: Pipeline,
     tag: Annotated[
-        str | None, typer.Option("--tag", "-t", help="Events with this tag, in order of offset.")
+        str | None, typer.Option("--tag", "-t", help="Only this tag, in the order of offsets.")
     ] = None,
     persistence_id: Annotated[
-        str | None, typer.Option("--persistence-id", help="Events of this one, by sequence_nr.")
+        str | None, typer.Option("--persistence-id", help="Only this persistence_id, by sequence_nr.")
     ] = None,
     begin: Annotated[
-        str | None, typer.Option("--from", help="Behind this offset, or from this moment or sequence_nr on.")
+        str | None,
+        typer.Option(
+            "--from", help="Begin behind this offset, or at this moment (ISO 8601, UTC) or sequence_nr."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Events at most.")] = 20,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A line of JSON an event instead of a table.")
+        bool, typer.Option("--json", help="JSON instead of a table, a line for each event.")
     ] = False,
 ) -> None:
-    """Show events in the plugin's order, gaps or not. Give one of --tag and --persistence-id."""
+    """Show events in the plugin's order, gaps or not.
+
+    Give one of --tag and --persistence-id.
+    """
     from tagmill.queries import ReadJournal
     from tagmill.spark.errors import explained
     from tagmill.spark.session import spark_session

@@ -19,20 +19,22 @@ from tagmill.cli.shared import (
     Why,
     Yes,
     confirm,
+    confirm_from_now_on,
     one_line_errors,
     out,
 )
 
 holds = typer.Typer(
-    help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True
+    help="List what is kept back (without a command); close or release a hold.", invoke_without_command=True
 )
-progress = typer.Typer(help="Progress after a view was renumbered.", no_args_is_help=True)
+progress = typer.Typer(help="Go on with a persistence_id whose numbers have changed.", no_args_is_help=True)
 batches = typer.Typer(
-    help="Batches (without a command: list them); send one again, withdraw one.", invoke_without_command=True
+    help="List batches (without a command); resend, withdraw or accept one.", invoke_without_command=True
 )
 
+BatchId = Annotated[UUID, typer.Argument(help="Id of the batch, as `tagmill batches` lists it.")]
 Tag = Annotated[str, typer.Option("--tag", help="The tag.")]
-Run = Annotated[int, typer.Option(min=1, help="The run that sealed the batch.")]
+Run = Annotated[int, typer.Option(min=1, help="Run that sealed the batch.")]
 PersistenceId = Annotated[str, typer.Option("--persistence-id", help="The persistence_id.")]
 
 
@@ -48,9 +50,9 @@ def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: 
 def close_hold(
     pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False
 ) -> None:
-    """Give up the missing numbers of a hold: the next run delivers what is behind them.
+    """Give up the missing numbers of a hold.
 
-    Numbers that turn up later come flagged late.
+    The next run delivers what is behind them. Numbers that turn up later come flagged late.
     """
     confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
     out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
@@ -58,10 +60,14 @@ def close_hold(
 
 @holds.command("release")
 @one_line_errors
-def release_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why) -> None:
-    """Judge a persistence_id that `run give-up --set-apart` holds again: the next run delivers what can be
-    delivered of it.
+def release_hold(
+    pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False
+) -> None:
+    """Release a persistence_id that `run give-up --set-apart` holds.
+
+    The next run delivers what can be delivered of it.
     """
+    confirm_from_now_on(f"Release {persistence_id!r}, tag {tag!r}?", yes)
     out.print(release(pipeline, why, tag, persistence_id), markup=False)
 
 
@@ -75,11 +81,12 @@ def rebase(
     number: Annotated[
         int | None, typer.Option(min=1, help="The number that the last delivered event has now.")
     ] = None,
-    sequence_nr: Annotated[int | None, typer.Option(min=1, help="Its sequence_nr.")] = None,
+    sequence_nr: Annotated[int | None, typer.Option(min=1, help="The sequence_nr of that event.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Continue a persistence_id of a renumbered view behind its last delivered event, under its new number
-    (looked up by sequence_nr).
+    """Continue a persistence_id of a renumbered view behind its last event.
+
+    That is the last delivered one; its new number is looked up by its sequence_nr.
     """
     if (number is None) != (sequence_nr is None):
         raise typer.BadParameter("give both --number and --sequence-nr, or neither")
@@ -90,7 +97,7 @@ def rebase(
 @progress.command("restart")
 @one_line_errors
 def restart(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
-    """Deliver the new life of a persistence id, whose numbers began again, from number 1 on.
+    """Deliver a persistence_id whose numbers began again from number 1 on.
 
     ClickHouse keeps the earlier life.
     """
@@ -110,14 +117,17 @@ def list_batches(
 @batches.command("resend")
 @one_line_errors
 def resend(
-    batch_id: UUID,
+    batch_id: BatchId,
     pipeline: Pipeline,
     run: Run,
     why: Why,
     yes: Yes = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Remove a batch's rows from ClickHouse and push the sealed bytes again, under the next generation."""
+    """Remove a batch's rows from ClickHouse and push the sealed bytes again.
+
+    They go under the next generation.
+    """
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
     out.print(ways_out(pipeline, why, despite_views=despite_views).resend(batch_id, run), markup=False)
 
@@ -125,15 +135,16 @@ def resend(
 @batches.command("withdraw")
 @one_line_errors
 def withdraw(
-    batch_id: UUID,
+    batch_id: BatchId,
     pipeline: Pipeline,
     run: Run,
     why: Why,
     yes: Yes = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Remove a batch from ClickHouse for good and note its events as undelivered; read again, they are
-    delivered, flagged late.
+    """Remove a batch from ClickHouse for good.
+
+    Its events are noted as undelivered; when they are read again, they are delivered, flagged late.
     """
     confirm(
         f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes
@@ -143,9 +154,10 @@ def withdraw(
 
 @batches.command("accept")
 @one_line_errors
-def accept(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False) -> None:
-    """Record that the views on the destination have a batch whose insert ended with an error: they had it, or
-    you completed them.
+def accept(batch_id: BatchId, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False) -> None:
+    """Record that the destination's views have a batch whose insert failed.
+
+    They had it, or you completed them.
     """
     confirm(f"Do all views that depend on the destination of {pipeline} have batch {batch_id}?", yes)
     out.print(ways_out(pipeline, why).accept(batch_id, run), markup=False)

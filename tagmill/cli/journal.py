@@ -2,13 +2,15 @@
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tagmill.cli.shared import (
     AsJson,
+    DryRun,
+    PersistenceIds,
+    PersistenceIdsFile,
     Pipeline,
     Yes,
     confirm,
@@ -21,7 +23,7 @@ from tagmill.cli.shared import (
 )
 from tagmill.domain.identifiers import quoted
 
-app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
+app = typer.Typer(help="Delete events and snapshots from an application's journal.", no_args_is_help=True)
 
 
 @app.callback()
@@ -33,15 +35,8 @@ def journal() -> None:
 @one_line_errors
 def clean(
     pipeline: Pipeline,
-    persistence_id: Annotated[
-        list[str] | None, typer.Option("--persistence-id", help="Of this one; may be given several times.")
-    ] = None,
-    persistence_ids: Annotated[
-        Path | None,
-        typer.Option(
-            "--persistence-ids", exists=True, dir_okay=False, help="Of those in this file, one a line."
-        ),
-    ] = None,
+    persistence_id: PersistenceIds = None,
+    persistence_ids: PersistenceIdsFile = None,
     to: Annotated[
         int | None, typer.Option("--to", min=1, help="Delete events up to this sequence_nr.")
     ] = None,
@@ -59,12 +54,14 @@ def clean(
         bool,
         typer.Option("--all", help="Delete all events and all snapshots. Their actors must not be running."),
     ] = False,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="Snapshots of each that are kept at least.")] = 1,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Snapshots of each persistence_id that stay at least.")
+    ] = 1,
     keep_newer_than: Annotated[
         datetime | None,
         typer.Option(
             "--keep-newer-than",
-            help="Keep newer snapshots than this, too. UTC.",
+            help="Keep newer snapshots than this moment, too (UTC).",
             formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
         ),
     ] = None,
@@ -85,17 +82,17 @@ def clean(
             "--force-unread", help="With --views: delete rows that runs or other readers may still read, too."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete events and snapshots of persistence ids that are named, as the plugin's Cleanup does.
+    """Delete events and snapshots of persistence ids, as the plugin's Cleanup does.
 
-    Asks first.
+    Asks first; --dry-run shows what would go. Give exactly one of --to, --before-snapshot, --snapshots and
+    --all. A persistence id with undelivered events is left as it is, and the exit status is 3 then. While
+    the actor runs, all but --all is safe. Safe to stop and to start again at any moment. For example:
 
-    Give exactly one of --to, --before-snapshot, --snapshots and --all. A persistence id with undelivered
-    events is left as it is, and the exit status is 3 then. While the actor runs, all but --all is safe. Safe
-    to stop and to start again at any moment.
+    tagmill journal clean -p orders --persistence-id order-1 --to 100 --dry-run
     """
     from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process

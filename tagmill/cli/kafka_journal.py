@@ -4,14 +4,27 @@ id.
 
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Yes,
+    one_line_errors,
+    out,
+    settings,
+    show,
+    show_and_ask,
+    telling,
+)
 
 MOMENTS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
-app = typer.Typer(help="Kafka Journal: replicate its topics to Cassandra.", no_args_is_help=True)
+app = typer.Typer(
+    help="Replicate a Kafka Journal to Cassandra, purge expired ids, show one id.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -28,15 +41,15 @@ def replicate(
         datetime | None,
         typer.Option(
             "--write-after",
-            help="Write with times later than this (UTC), where another clock was ahead.",
+            help="Write with times later than this moment (UTC), where another clock was ahead.",
             formats=MOMENTS,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replicate everything that is in the topics now to journal, metajournal and pointer2.
+    """Replicate everything that is in the topics now to Cassandra.
 
-    Safe to stop and to start again.
+    Safe to stop and to start again at any moment.
     """
     from tagmill.kafka_journal.replicate import replicate as library
     from tagmill.ledger.lease import this_process
@@ -69,8 +82,9 @@ def replicate(
 @app.command()
 @one_line_errors
 def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Show how far each partition is replicated, how many records wait, and what the next replication will
-    stop at.
+    """Show how far each partition is replicated, and how many records wait.
+
+    Also what the next replication will stop at.
     """
     from tagmill.kafka_journal.replicate import status as library
 
@@ -89,17 +103,18 @@ def purge_expired(
     until: Annotated[
         datetime | None,
         typer.Option(
-            "--until", help="Ids that expire on this day or before; default today, UTC.", formats=["%Y-%m-%d"]
+            "--until",
+            help="Only ids that expire on this day or before; default: today (UTC).",
+            formats=["%Y-%m-%d"],
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count and name some, and publish nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a Purge action to Kafka for every id that has expired; the next replication deletes them, as
-    every reader does.
+    """Publish a Purge action to Kafka for every id that has expired.
+
+    The next replication deletes them, as every reader does.
     """
     from tagmill.kafka_journal.purge import purge_expired as library
     from tagmill.ledger.lease import this_process
@@ -107,24 +122,26 @@ def purge_expired(
 
     configured = settings()
     configured.kafka_journal(pipeline)
-    if not dry_run:
-        confirm(f"Purge all ids of {pipeline} that have expired, for good?", yes)
-    with (
-        telling(pipeline, "looking") as tell,
-        session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark,
-    ):
-        done = library(
-            configured,
-            pipeline,
-            owner=this_process(),
-            spark=spark,
-            until=until.date() if until else None,
-            dry_run=dry_run,
-            tell=tell,
-        )
-    if as_json:
-        print(done.model_dump_json())
-        return
+    with session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark:
+
+        def work(dry_run: bool) -> Any:
+            with telling(pipeline, "looking") as tell:
+                return library(
+                    configured,
+                    pipeline,
+                    owner=this_process(),
+                    spark=spark,
+                    until=until.date() if until else None,
+                    dry_run=dry_run,
+                    tell=tell,
+                )
+
+        question = f"Purge all ids of {pipeline} that have expired, for good?"
+        done = show_and_ask(question, work, _show_purged, dry_run=dry_run, yes=yes, as_json=as_json)
+    print(done.model_dump_json()) if as_json else _show_purged(done)
+
+
+def _show_purged(done: Any) -> None:
     for example in done.examples:
         out.print(example, markup=False)
     out.print(done.message, markup=False)
@@ -134,18 +151,19 @@ def purge_expired(
 @one_line_errors
 def head(
     pipeline: Pipeline,
-    key: Annotated[str, typer.Argument(metavar="ID", help="An id of the journal (its key in Kafka).")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many events.")] = 100,
+    key: Annotated[str, typer.Argument(metavar="ID", help="Id of the journal (its key in Kafka).")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Events at most.")] = 100,
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", min=0, help="Look for events no longer than this, where sequence numbers skip far."
+            "--seconds", min=0, help="Seconds to look for events at most, where sequence numbers skip far."
         ),
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Show an id as its readers see it now: seq_nr, delete_to and events, from Cassandra and, if not
-    replicated yet, from Kafka.
+    """Show an id as its readers see it now: seq_nr, delete_to and events.
+
+    They come from Cassandra and, if not replicated yet, from Kafka.
     """
     from tagmill.kafka_journal.head import heads
 

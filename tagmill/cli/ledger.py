@@ -1,23 +1,29 @@
 """`tagmill ledger`: bring a ledger forward whose rows were restored or lost."""
 
-from typing import Annotated
-
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, one_line_errors, out, person, settings
-
-app = typer.Typer(
-    help="The ledger: bring it forward after its rows were restored or lost.", no_args_is_help=True
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Why,
+    Yes,
+    confirm,
+    one_line_errors,
+    out,
+    person,
+    settings,
 )
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what was found, and change nothing.")]
+
+app = typer.Typer(help="Bring the ledger forward after its rows were restored or lost.", no_args_is_help=True)
 
 
 @app.command("accept-journal")
 @one_line_errors
 def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Continue with tables that were created again and hold the same events, from a backup.
+    """Continue with a journal's tables that were created again from a backup.
 
-    Not for a new life of the journal.
+    They hold the same events. Not for a new life of the journal.
     """
     from tagmill.delivery.tag_views.interventions import Interventions
     from tagmill.ledger.lease import this_process
@@ -32,14 +38,14 @@ def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 @one_line_errors
 def restore(
     pipeline: Pipeline,
-    why: Annotated[str, typer.Option("--why", help="The reason; it is recorded in the ledger.")] = "",
+    why: Why = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the ledger forward to what ClickHouse has, and above rows that another program wrote.
+    """Bring the ledger forward to what ClickHouse has.
 
-    Safe to stop and start again.
+    Also above rows that another program wrote. Safe to stop and to start again at any moment.
     """
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.ledger_restore.restore import Restoring

@@ -18,26 +18,26 @@ import tagmill
 from tagmill.errors import ConfigurationError, TagmillError
 
 app = typer.Typer(
-    help="The one-machine stack: real Cassandra and Kafka, the ClickHouse engine, Airflow standalone.",
+    help="Start and stop the one-machine stack: Cassandra, Kafka, ClickHouse, Airflow.",
     no_args_is_help=True,
 )
 console = Console(highlight=False, soft_wrap=True)
 
 Home = Annotated[
-    Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")
+    Path | None, typer.Option(help="Folder of the stack; default: $TAGMILL_HOME, else build/local.")
 ]
 Parts = Annotated[
     list[str] | None,
-    typer.Option("--part", help="cassandra, clickhouse, kafka or airflow; may be repeated. Default: all."),
+    typer.Option("--part", help="Only cassandra, clickhouse, kafka or airflow; default: all. Repeatable."),
 ]
 CassandraPort = Annotated[
-    int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")
+    int | None, typer.Option(min=1024, max=65535, help="Port of CQL; the internal port is 10000 higher.")
 ]
 ClickHousePort = Annotated[
-    int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")
+    int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="Port of HTTP.")
 ]
 KafkaPort = Annotated[
-    int | None, typer.Option(min=1024, max=65535, help="Clients' port; another is 10000 higher.")
+    int | None, typer.Option(min=1024, max=65535, help="Port of clients; another is 10000 higher.")
 ]
 AirflowPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Port of UI and REST.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
@@ -82,7 +82,10 @@ def down(home: Home = None, part: Parts = None) -> None:
 
 @app.command()
 def status(home: Home = None, as_json: AsJson = False) -> None:
-    """Show which parts are up; exit code 3 when one is down."""
+    """Show which parts are up.
+
+    Exit status: 3 when one is down.
+    """
     with _one_line():
         found = _stack(home).status()
         if as_json:

@@ -29,12 +29,14 @@ from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings,
 from tagmill.runs.privacy import keep_from_others
 
 app = typer.Typer(
-    help="Tagged events from Cassandra to ClickHouse, exactly once.",
+    help="Deliver tagged events from Cassandra and Kafka to ClickHouse, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-schema = typer.Typer(help="The tables that Tagmill needs.", no_args_is_help=True)
+schema = typer.Typer(
+    help="Create the tables that Tagmill needs, and compare a topic's.", no_args_is_help=True
+)
 app.add_typer(local.app, name="local")
 app.add_typer(schema, name="schema")
 app.add_typer(run.app, name="run")
@@ -62,7 +64,7 @@ app.command()(events.events)
 @app.callback()
 def configure(
     config: Annotated[
-        Path | None, typer.Option(help="Configuration file; default $TAGMILL_CONFIG, else ./tagmill.toml.")
+        Path | None, typer.Option(help="Configuration file; default: $TAGMILL_CONFIG, else ./tagmill.toml.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what the steps do, as JSON lines on stderr.")
@@ -82,8 +84,10 @@ def version() -> None:
 @schema.command("apply")
 @one_line_errors
 def apply_schema() -> None:
-    """Create what is missing: the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, new
-    columns of topics.
+    """Create the tables, views and columns that are missing.
+
+    These are the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, and new columns of
+    topics. Changes nothing else.
     """
     from tagmill.delivery.topics import destination_table
     from tagmill.ledger import schema as tables
@@ -97,8 +101,9 @@ def apply_schema() -> None:
 @schema.command("diff")
 @one_line_errors
 def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Show what `schema apply` would change of a topic's table, and which fields of its schema files no
-    column holds.
+    """Show what `schema apply` would change of a topic's table.
+
+    Also names the fields of its schema files that no column holds.
     """
     from tagmill.delivery.topics.destination_table import diff
 

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
-from tagmill.cli.views import DryRun, Offline, PersistenceId, PersistenceIds, named, show_view
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    PersistenceIdsFile,
+    Pipeline,
+    Yes,
+    one_line_errors,
+    out,
+    settings,
+    show,
+    show_and_ask,
+    telling,
+)
+from tagmill.cli.views import Offline, PersistenceId, named, show_view
 from tagmill.views.model import Step
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tagmill.views.migration_plan import MigrationReport, Plan
 
 Steps = Annotated[
     list[Step] | None,
     typer.Option(
         "--step",
-        help="Only this one; may be given several times. Else all, but tags only if you say who may not "
-        "write.",
+        help="Only this step. Repeatable. Default: all; tags only with --persistence-id, "
+        "--persistence-ids or --offline.",
     ),
 ]
 SnapshotKeyspace = Annotated[
     str | None,
     typer.Option(
-        "--snapshot-keyspace", help="Where the table snapshots is, if not in the journal's keyspace."
+        "--snapshot-keyspace",
+        help="Keyspace of the table snapshots; default: the pipeline's, else the journal's.",
     ),
 ]
 DropOld = Annotated[
@@ -45,7 +56,7 @@ def migrate(
     pipeline: Pipeline,
     step: Steps = None,
     persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIds = None,
+    persistence_ids: PersistenceIdsFile = None,
     offline: Offline = False,
     snapshot_keyspace: SnapshotKeyspace = None,
     drop_old: DropOld = False,
@@ -58,7 +69,7 @@ def migrate(
     Safe to stop and to start again at any moment.
     """
     from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import spark_session
+    from tagmill.spark.session import session_when_asked
     from tagmill.views.migrate import migrate as migrate_journal
     from tagmill.views.migration_plan import Plan
 
@@ -72,19 +83,26 @@ def migrate(
     )
     configured = settings()
     configured.pipeline(pipeline)
-    if not dry_run:
-        confirm(_question(plan, pipeline), yes)
-    session: AbstractContextManager[SparkSession | None] = (
-        spark_session(configured, f"tagmill migrate {pipeline}") if plan.needs_spark else nullcontext()
-    )
-    with telling(pipeline, "migration") as tell, session as spark:
-        done = migrate_journal(
-            configured, pipeline, plan, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell
-        )
-    if as_json:
-        print(done.model_dump_json())
-    else:
-        _show(done)
+    with ExitStack() as stack:
+        spark = None
+        if plan.needs_spark:
+            spark = stack.enter_context(session_when_asked(configured, f"tagmill migrate {pipeline}"))
+
+        def work(dry_run: bool) -> MigrationReport:
+            with telling(pipeline, "migration") as tell:
+                return migrate_journal(
+                    configured,
+                    pipeline,
+                    plan,
+                    owner=this_process(),
+                    spark=spark and spark(),
+                    dry_run=dry_run,
+                    tell=tell,
+                )
+
+        question = _question(plan, pipeline)
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+    print(done.model_dump_json()) if as_json else _show(done)
 
 
 def _question(plan: Plan, pipeline: str) -> str:

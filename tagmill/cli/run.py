@@ -12,9 +12,11 @@ from tagmill.cli import topics
 from tagmill.cli.shared import (
     AsJson,
     Pipeline,
+    Tags,
     Why,
     Yes,
     confirm,
+    confirm_from_now_on,
     err,
     one_line_errors,
     out,
@@ -26,34 +28,34 @@ from tagmill.cli.verdicts import lines_of
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 
-app = typer.Typer(help="Runs: deliver, give up, abandon, void.", no_args_is_help=True)
+app = typer.Typer(help="Deliver, and end runs that cannot go on.", no_args_is_help=True)
 
 
 @app.command()
 @one_line_errors
 def deliver(
     pipeline: Pipeline,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be repeated.")] = None,
+    tag: Tags = None,
     reread_from: Annotated[
-        str | None, typer.Option(help="Read a range again, from this moment (ISO 8601, UTC).")
+        str | None, typer.Option(help="Read again from this moment (ISO 8601, UTC).")
     ] = None,
-    reread_until: Annotated[str | None, typer.Option(help="… until this moment.")] = None,
+    reread_until: Annotated[
+        str | None, typer.Option(help="Read again until this moment (ISO 8601, UTC).")
+    ] = None,
     accept_lost: Annotated[
         bool,
         typer.Option(
             "--accept-lost",
-            help="Of a topic: go on although records are gone from Kafka that were never delivered.",
+            help="Topics: go on although records are gone from Kafka that were never delivered.",
         ),
     ] = False,
     recreated: Annotated[
         bool,
         typer.Option(
-            "--recreated", help="Of a topic that was made anew: read the new one from its first record."
+            "--recreated", help="Topics: read a topic that was created again from its first record."
         ),
     ] = False,
-    max_runs: Annotated[
-        int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")
-    ] = 1000,
+    max_runs: Annotated[int, typer.Option(min=1, help="Runs at most; a backlog takes several.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Deliver all that is new, run by run, and finish what was left unfinished.
@@ -106,7 +108,10 @@ def deliver(
 @app.command()
 @one_line_errors
 def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Abandon the run that is PLANNED. Nothing of it was delivered; the next run plans its range again."""
+    """Abandon the run that is PLANNED.
+
+    Nothing of it was delivered; the next run plans its range again.
+    """
     confirm(f"Abandon the planned run of pipeline {pipeline}?", yes)
     out.print(ways_out(pipeline, why).abandon(), markup=False)
 
@@ -114,8 +119,9 @@ def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 @app.command()
 @one_line_errors
 def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers
-    their events.
+    """Void the batches of the SEALED run that ClickHouse does not have.
+
+    Their absence is proven first. A later run delivers their events.
     """
     confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
     out.print(ways_out(pipeline, why).void(), markup=False)
@@ -130,9 +136,9 @@ def give_up(
         list[str] | None,
         typer.Option(
             "--set-apart",
-            help="Go on without this: a persistence_id; of a topic or a replication a record "
-            "(topic/partition/offset); of a topic a "
-            "nullable column; of a Kafka Journal's delivery an id. Repeatable.",
+            help="Go on without this: a persistence_id; a record of a topic or a replication "
+            "(topic/partition/offset); a nullable column of a topic; an id of a Kafka Journal. "
+            "Repeatable.",
         ),
     ] = None,
     yes: Yes = False,
@@ -160,8 +166,9 @@ def take_back(
     key: Annotated[
         str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")
     ] = None,
+    yes: Yes = False,
 ) -> None:
-    """Deliver a topic's column or a Kafka Journal's id that was set apart again.
+    """Deliver again what was set apart: a topic's column, a Kafka Journal's id.
 
     For a persistence_id use `holds release`.
     """
@@ -172,6 +179,7 @@ def take_back(
         configured.topic(pipeline)
     if item is None or None not in (column, key):
         raise typer.BadParameter("give --column of a topic, or --id of a Kafka Journal")
+    confirm_from_now_on(f"Deliver {item!r} of pipeline {pipeline} again?", yes)
     out.print(_giving_up(pipeline, why).take_back(item), markup=False)
 
 

@@ -31,16 +31,32 @@ out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty()
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 R = TypeVar("R")
 
-Pipeline = Annotated[str, typer.Option("--pipeline", "-p", help="A pipeline of the configuration.")]
-MaybePipeline = Annotated[str | None, typer.Option("--pipeline", "-p", help="Only this pipeline.")]
+Pipeline = Annotated[str, typer.Option("--pipeline", "-p", help="Pipeline of the configuration.")]
+MaybePipeline = Annotated[
+    str | None, typer.Option("--pipeline", "-p", help="Only this pipeline; default: all.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-Why = Annotated[str, typer.Option("--why", help="The reason; it is recorded in the ledger.")]
+Why = Annotated[str, typer.Option("--why", help="Reason; the ledger records it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only this tag. Repeatable.")]
+PersistenceIds = Annotated[
+    list[str] | None, typer.Option("--persistence-id", help="Only this persistence_id. Repeatable.")
+]
+PersistenceIdsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--persistence-ids",
+        help="Only the persistence_ids in this file, one a line (UTF-8).",
+        exists=True,
+        dir_okay=False,
+    ),
+]
 DespiteViews = Annotated[
     bool,
     typer.Option(
         "--despite-views",
-        help="Also where materialized views depend on the destination: you complete them by hand.",
+        help="Go on where materialized views depend on the destination; complete them by hand.",
     ),
 ]
 config_file: list[Path | None] = [None]
@@ -189,6 +205,44 @@ def confirm(question: str, yes: bool) -> None:
     if not yes and not (sys.stdin.isatty() and typer.confirm(question)):
         err.print("nothing was done (answer yes, or give --yes)")
         raise typer.Exit(2)
+
+
+def confirm_from_now_on(question: str, yes: bool) -> None:
+    """Ask like `confirm` in a command that did not ask in earlier versions: without a terminal it warns and
+    goes on.
+    """
+    if yes or sys.stdin.isatty():
+        confirm(question, yes)
+    else:
+        err.print("warning: without a terminal, the next version needs --yes here")
+
+
+def show_and_ask(
+    question: str,
+    work: Callable[[bool], R],
+    display: Callable[[R], None],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> R:
+    """Do work, or only look in a dry run; unless --yes is given, show on a terminal what would change, and
+    ask.
+
+    Args:
+        question: what is asked.
+        work: takes whether it is a dry run, and returns what it did.
+        display: shows that; the caller shows what is returned.
+        dry_run: whether to look only.
+        yes: whether to do it without asking.
+        as_json: whether standard output is for one JSON document, so that nothing is shown before.
+    """
+    if dry_run:
+        return work(True)
+    if not (yes or as_json) and sys.stdin.isatty():
+        display(work(True))
+    confirm(question, yes)
+    return work(False)
 
 
 def chosen(configured: Settings, pipeline: str | None) -> list[str]:

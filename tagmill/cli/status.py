@@ -20,7 +20,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain.verdict import Level
 
 Rows = list[dict[str, Any]]
-Limit = Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")]
+Limit = Annotated[int, typer.Option(min=1, help="Lines per pipeline at most, the newest first.")]
 
 
 def _streams(configured: Settings, pipeline: str | None, *, verify: bool) -> Rows:
@@ -89,9 +89,14 @@ def _must_be_known(configured: Settings, pipeline: str | None) -> None:
 
 
 @one_line_errors
-def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: bool = False) -> None:
-    """Show how far each pipeline is, by the ledger and the stores; --count-view also counts the rows of the
-    views.
+def status(
+    pipeline: MaybePipeline = None,
+    as_json: AsJson = False,
+    count_view: Annotated[
+        bool, typer.Option("--count-view/--no-count-view", help="Count the rows of the views, too.")
+    ] = False,
+) -> None:
+    """Show how far each pipeline is, by the ledger and the stores.
 
     Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for
     too long. Otherwise it is that of a pipeline that could not be read (2: an operator has to act, 75: try
@@ -107,9 +112,10 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
 
 @one_line_errors
 def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
-    """Compare every delivered row in ClickHouse with the sealed batches, and keep the result for `status`.
+    """Compare every delivered row in ClickHouse with the sealed batches.
 
-    For a replicated Kafka Journal, Kafka's offsets are compared with what is replicated.
+    Keeps the result for `status`. For a replicated Kafka Journal, Kafka's offsets are compared with what is
+    replicated.
 
     Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything
     differs, waits or is held. Otherwise it is that of a pipeline that could not be read (2: an operator has

@@ -12,7 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tagmill.cli.rebucket import rebucket
-from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    PersistenceIdsFile,
+    Pipeline,
+    Tags,
+    Yes,
+    confirm_from_now_on,
+    one_line_errors,
+    out,
+    settings,
+    show,
+    show_and_ask,
+    telling,
+)
 
 if TYPE_CHECKING:
     from tagmill.views.selection import Chosen, ViewReport
@@ -23,37 +37,23 @@ TAG_COLUMNS = ("tag", "same", "added", "changed", "removed", "unknown", "cleaned
 PersistenceId = Annotated[
     list[str] | None,
     typer.Option(
-        "--persistence-id", help="Only this one; may be given several times. Nobody may write to it."
-    ),
-]
-PersistenceIds = Annotated[
-    Path | None,
-    typer.Option(
-        "--persistence-ids", help="Only those in this file, one a line (UTF-8).", exists=True, dir_okay=False
+        "--persistence-id", help="Only this persistence_id. Repeatable. No application may write to it."
     ),
 ]
 Offline = Annotated[
     bool,
     typer.Option(
-        "--offline", help="All persistence ids: the application, or whoever else numbers, is stopped."
+        "--offline", help="All persistence_ids. The application, or whatever else numbers, is stopped."
     ),
 ]
-Tags = Annotated[
-    list[str] | None, typer.Option("--tag", help="Only rows of this tag; may be given several times.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Count and show what would change, and change nothing.")
-]
 
-app = typer.Typer(
-    help="Tag views of a journal: build, rebuild, rebucket, delete, list.", no_args_is_help=True
-)
+app = typer.Typer(help="Build, rebuild, rebucket, migrate, delete and list tag views.", no_args_is_help=True)
 app.command()(rebucket)
 
 
 @app.callback()
 def views() -> None:
-    """Build, rebuild, delete and list tag views."""
+    """Build, rebuild, rebucket, migrate, delete and list tag views."""
 
 
 @app.command()
@@ -64,8 +64,7 @@ def build(
         bool,
         typer.Option(
             "--adopt",
-            help="Take the numbers that an application has written as the start; it must not number any "
-            "more.",
+            help="Begin with the numbers that an application has written; it must no longer number.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -111,7 +110,7 @@ def build(
 def rebuild(
     pipeline: Pipeline,
     persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIds = None,
+    persistence_ids: PersistenceIdsFile = None,
     offline: Offline = False,
     tag: Tags = None,
     dry_run: DryRun = False,
@@ -140,14 +139,17 @@ def rebuild(
 def delete(
     pipeline: Pipeline,
     persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIds = None,
+    persistence_ids: PersistenceIdsFile = None,
     offline: Offline = False,
     tag: Tags = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete rows of tag_views, and their progress, that a rebuild can bring back from the journal."""
+    """Delete rows of tag_views that a rebuild can bring back from the journal.
+
+    Their progress goes, too. Safe to stop and to start again at any moment.
+    """
     from tagmill.views.delete import delete
 
     chosen = _chosen(persistence_id, persistence_ids, offline, tag)
@@ -166,13 +168,16 @@ def delete(
 def truncate(
     pipeline: Pipeline,
     offline: Annotated[
-        bool, typer.Option("--offline", help="The application, or whoever else numbers, is stopped.")
+        bool, typer.Option("--offline", help="The application, or whatever else numbers, is stopped.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Empty tag_views, tag_write_progress and tag_scanning, if a rebuild can bring all of it back."""
+    """Empty tag_views, tag_write_progress and tag_scanning.
+
+    Only if a rebuild can bring all of it back. Safe to stop and to start again at any moment.
+    """
     from tagmill.views.delete import truncate
     from tagmill.views.selection import Chosen
 
@@ -185,11 +190,14 @@ def truncate(
 def tags(
     pipeline: Pipeline,
     persistence_id: Annotated[
-        str | None, typer.Option("--persistence-id", help="Those of this one, with its numbers.")
+        str | None, typer.Option("--persistence-id", help="Only this persistence_id, with its numbers.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tags that the view has rows of; for a persistence_id, those that it was numbered for."""
+    """List the tags that the view has rows of.
+
+    For a persistence_id, those that it was numbered for.
+    """
     from tagmill.views import tags as library
 
     lines = library.tags(settings(), pipeline, persistence_id)
@@ -198,13 +206,18 @@ def tags(
 
 @app.command()
 @one_line_errors
-def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Add the persistence ids that have events to all_persistence_ids, if they are not listed there."""
+def pids(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Add persistence ids that have events to all_persistence_ids.
+
+    Only those that it lacks.
+    """
     from tagmill.spark.session import spark_session
     from tagmill.views.persistence_ids import rebuild_ids
 
     configured = settings()
     configured.pipeline(pipeline)
+    if not dry_run:
+        confirm_from_now_on(f"Add what all_persistence_ids lacks, pipeline {pipeline}?", yes)
     with (
         telling(pipeline, "starting Spark") as tell,
         spark_session(configured, f"tagmill pids {pipeline}") as spark,
@@ -237,22 +250,32 @@ def _what(chosen: Chosen) -> str:
 
 
 def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Ask for confirmation, run the operation, and show what changed."""
+    """Show what would change and ask, run the operation, and show what changed."""
     from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import spark_session
+    from tagmill.spark.session import session_when_asked
 
     configured = settings()
     configured.pipeline(pipeline)
-    if not dry_run:
-        confirm(f"{question}, pipeline {pipeline}?", yes)
-    with (
-        telling(pipeline, "starting Spark") as tell,
-        spark_session(configured, f"tagmill views {pipeline}") as spark,
-    ):
-        done = operation(configured, pipeline, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell)
-    if as_json:
-        print(done.model_dump_json())
-        return
+    with session_when_asked(configured, f"tagmill views {pipeline}") as spark:
+
+        def work(dry_run: bool) -> ViewReport:
+            with telling(pipeline, "starting Spark") as tell:
+                return operation(
+                    configured, pipeline, owner=this_process(), spark=spark(), dry_run=dry_run, tell=tell
+                )
+
+        done = show_and_ask(
+            f"{question}, pipeline {pipeline}?",
+            work,
+            _show_done,
+            dry_run=dry_run,
+            yes=yes,
+            as_json=as_json,
+        )
+    print(done.model_dump_json()) if as_json else _show_done(done)
+
+
+def _show_done(done: ViewReport) -> None:
     show_view(done)
     out.print(done.message, markup=False)
 

@@ -88,12 +88,12 @@ class KafkaJournalSettings(Section):
     )
     schedule: str | None = Field(
         "@hourly",
-        description="When Airflow runs the DAG replicate_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG replicate_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],
     )
     purge_schedule: str | None = Field(
         "@daily",
-        description="When Airflow runs the DAG purge_expired_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG purge_expired_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
     segment_size: int = Field(
@@ -221,7 +221,7 @@ class ToClickHouse(Section):
     )
     schedule: str | None = Field(
         "@hourly",
-        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],
     )
     cleanup_schedule: str | None = Field(

@@ -167,7 +167,7 @@ class ClickHouseSettings(Section):
 
     host: str = Field(
         "127.0.0.1",
-        description="Host of one server, or of a balancer.",
+        description="Host of one server; of a cluster one replica, not a balancer.",
         examples=["clickhouse-1"],
     )
     port: int = Field(

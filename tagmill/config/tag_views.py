@@ -165,7 +165,7 @@ class CleanupSettings(Section):
     )
     schedule: str | None = Field(
         "@daily",
-        description="When Airflow runs the DAG ttl_cleanup_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG ttl_cleanup_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
     older_than_days: int | None = Field(
@@ -271,12 +271,12 @@ class PipelineSettings(Section):
     )
     schedule: str | None = Field(
         "@hourly",
-        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],
     )
     audit_schedule: str | None = Field(
         "@daily",
-        description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression.",
+        description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
     eventual_consistency_delay_seconds: float = Field(

@@ -1,9 +1,13 @@
 """`tagmill kafka-journal` and `tagmill deadletters` as a person types them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from tagmill.cli import shared
+from tagmill.cli.main import app
 from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
@@ -33,7 +37,7 @@ def said(kafka_journal, spark):
         yield run
 
 
-def test_cli_replicate_status_head_deadletters_agree(said):
+def test_cli_replicate_status_head_deadletters_agree(said, monkeypatch):
     """Show waiting records, replicated events and a dead letter in each command as the journal's state
     changes.
     """
@@ -81,6 +85,14 @@ def test_cli_replicate_status_head_deadletters_agree(said):
     code, shown, _ = said("kafka-journal", "purge-expired", "--dry-run")
     assert code == 0 and "0 Purge actions would be published" in shown
     assert said("kafka-journal", "purge-expired")[0] == 2  # not confirmed with --yes
+    # A person sees what would be done, answers, and sees what was done.
+    monkeypatch.setattr(shared, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    config = ["--config", str(said.journal.file)]
+    purge = ["kafka-journal", "purge-expired", "--pipeline", said.journal.name]
+    shown = CliRunner().invoke(app, [*config, *purge], input="y\n").stdout
+    looked, _, done = shown.partition("Purge all ids of")
+    assert "0 Purge actions would be published" in looked and "0 Purge actions" in done, shown
+    assert "would" not in done
 
 
 def test_cli_mistake_is_one_line(said, monkeypatch):
