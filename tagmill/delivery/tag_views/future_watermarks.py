@@ -2,9 +2,10 @@
 has to go on instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -50,13 +51,26 @@ def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -
 
 
 def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now: int) -> int:
-    files, ticks = RunFiles(settings.storage.root), mark.ticks
+    ticks = proven_ticks(mark.ticks, _beginnings(settings, ledger, name, mark), now)
+    return settings.pipeline(name).start_ticks(mark.tag) - 1 if ticks is None else ticks
+
+
+def proven_ticks(ticks: int, beginnings: Iterable[int], now: int) -> int | None:
+    """Return where the first run under the wrong clock began; None if no run shows it.
+
+    `beginnings`: where the runs that moved the watermark began, the newest first.
+    """
+    return next((tick for tick in chain([ticks], beginnings) if tick <= now), None)
+
+
+def _beginnings(settings: Settings, ledger: Ledger, name: str, mark: Watermark) -> Iterator[int]:
+    """Yield where the runs began that moved a watermark, the newest first, up to the first unknown run."""
+    files = RunFiles(settings.storage.root)
     for number in range(mark.run, 0, -1):
         row = ledger.run(name, number)
-        if ticks <= now or row is None:
-            break
+        if row is None:
+            return
         # Of a run without a readable manifest nothing is known: an earlier run then shows where to go on.
         moved = if_readable(read_manifest, files, row) if row.manifest_file else None
         if moved is not None and moved.moves_watermark and mark.tag in moved.tags:
-            ticks = moved.tags[mark.tag].after
-    return ticks if ticks <= now else settings.pipeline(name).start_ticks(mark.tag) - 1
+            yield moved.tags[mark.tag].after

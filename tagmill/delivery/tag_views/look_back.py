@@ -7,12 +7,11 @@ not start for it.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.model import HourRows, Slice
+from tagmill.delivery.tag_views.model import Slice
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, from_datetime, to_datetime
@@ -28,17 +27,6 @@ APART_MS = 24 * HOUR_MS
 
 # Function from a tag and hours to the tag's rows in ClickHouse by hour; None if ClickHouse does not answer.
 DeliveredRows = Callable[[str, Sequence[int]], Mapping[int, int] | None]
-
-
-@dataclass(slots=True)
-class Found:
-    """Hours with more rows than are accounted for: their slices, and their rows by tag; `more`: further hours
-    wait for the next run.
-    """
-
-    slices: list[tuple[str, Slice]] = field(default_factory=list)
-    hours: dict[str, list[HourRows]] = field(default_factory=dict)
-    more: bool = False
 
 
 def is_due(begin: int, known: HourCount | None, now: datetime, windows: Sequence[float]) -> bool:
@@ -77,29 +65,13 @@ class LookBack:
         )
         self.windows = sorted(pipeline.look_back_windows_seconds)
 
-    def find(self, run: int, watermarks: Mapping[str, int]) -> Found:
-        """Count the due hours before the watermarks (ticks, by tag); return those with more rows, and note
-        the others as counted.
+    def with_more(self, run: int, tag: str, watermark: int) -> Iterator[tuple[int, list[Slice]]]:
+        """Count the due hours of a tag before its watermark (ticks).
 
-        Returns at most max_rows_per_run rows in max_slices_per_run slices, but at least one hour.
+        Yields those with more rows than are accounted for, and notes the others as counted.
         """
-        found, rows = Found(), 0
-        for tag, ticks in watermarks.items() if self.windows else ():
-            for begin, parts in self._with_more(run, tag, ticks):
-                total = sum(part.rows for part in parts)
-                full = len(found.slices) + len(parts) > self.pipeline.max_slices_per_run
-                if found.slices and (full or rows + total > self.pipeline.max_rows_per_run):
-                    found.more = True
-                    return found
-                rows += total
-                found.slices.extend((tag, part) for part in parts if part.rows)
-                found.hours.setdefault(tag, []).append(HourRows(begin=begin, rows=total))
-        return found
-
-    def _with_more(self, run: int, tag: str, watermark: int) -> Iterator[tuple[int, list[Slice]]]:
-        """Count the due hours of a tag; yield those with more rows than are accounted for, and note the
-        others as counted.
-        """
+        if not self.windows:
+            return
         known = self.counts.of(tag, self._first(tag))
         due = [
             begin

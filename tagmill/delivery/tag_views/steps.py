@@ -4,12 +4,10 @@ returns what it did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
-
-import structlog
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -18,13 +16,9 @@ from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.same_tables import require_same_tables
 from tagmill.domain.batches.states import RunState
-from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import ConfigurationError, StoreUnavailable, TerminalError
-from tagmill.journal.tag_view_reader import Views
+from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.ledger.failures import forget_failures
-from tagmill.ledger.hour_counts import hour_counts
 from tagmill.ledger.runs import Ledger, RunRow
-from tagmill.ledger.view_builds import Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.leased import leased
@@ -33,11 +27,6 @@ from tagmill.runs.storage import RunFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tagmill.delivery.tag_views.look_back import LookBack
-    from tagmill.delivery.tag_views.plan import Built
-    from tagmill.ledger.progress import Watermark
-
-log = structlog.get_logger()
 Result = dict[str, Any]
 
 
@@ -58,7 +47,8 @@ def plan(
     result says how many of them, from the first on, are dealt with.
     """
     from tagmill.delivery.tag_views import stops
-    from tagmill.delivery.tag_views.plan import Planner
+    from tagmill.delivery.tag_views.plan import make_bucket_reread, make_plan, make_reread
+    from tagmill.delivery.tag_views.plan_inputs import InputReader
     from tagmill.runs.sealed_files import write_document
 
     chosen = settings.pipeline(pipeline)
@@ -76,18 +66,14 @@ def plan(
         ledger.delivered.write_times.require_own(pipeline, number)
         require_up_to_date(settings, ledger, pipeline, number)
         require_same_tables(settings, ledger, pipeline)
-        views = Views(ledger.cassandra, chosen.journal)
-        back = _brought_back(settings, ledger, pipeline, wanted, now)
-        built, look_back = (
-            _built(settings, ledger, pipeline),
-            _look_back(settings, ledger, views, pipeline, now),
-        )
-        planner = Planner(ledger, views, pipeline, chosen, wanted, now, built, back, look_back)
+        reader = InputReader(settings, ledger, pipeline, wanted, number, now)
         taken = 0
         if buckets is not None:
-            made, taken = planner.reread_buckets(number, buckets)
+            made, taken = make_bucket_reread(reader.base, reader.bucket_parts(buckets))
+        elif span:
+            made = make_reread(reader.base, *span, reader.range_parts(*span))
         else:
-            made = planner.reread(number, *span) if span else planner.plan(number)
+            made = make_plan(reader.inputs())
         if made is None:
             forget_failures(settings, ledger.cassandra, pipeline)
             lease.give_back()
@@ -164,66 +150,6 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
         held = ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
         lease.give_back()
         return _summary(manifest, "closed", held)
-
-
-def _brought_back(
-    settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime
-) -> dict[str, Watermark]:
-    """Return where the tags go on whose watermark is in the future, and log a warning for each."""
-    from tagmill.delivery.tag_views.future_watermarks import brought_back
-
-    back = {tag: mark for tag, mark in brought_back(settings, ledger, pipeline, now).items() if tag in tags}
-    for tag, mark in back.items():
-        log.warning(
-            "the watermark is in the future, this run brings it back",
-            pipeline=pipeline,
-            tag=tag,
-            to=f"{to_datetime(mark.ticks):%FT%TZ}",
-        )
-    return back
-
-
-def _look_back(settings: Settings, ledger: Ledger, views: Views, pipeline: str, now: datetime) -> LookBack:
-    from tagmill.delivery.tag_views.look_back import HOUR_MS, LookBack
-
-    chosen = settings.pipeline(pipeline)
-
-    def delivered(tag: str, hours: Sequence[int]) -> Mapping[int, int] | None:
-        try:
-            with ClickHouse(settings.clickhouse) as clickhouse:
-                return clickhouse.bucket_rows(chosen.destination, tag, hours, HOUR_MS)
-        except StoreUnavailable as error:
-            log.warning(
-                "hours were not compared with ClickHouse, a later run does",
-                pipeline=pipeline,
-                tag=tag,
-                error=str(error),
-            )
-            return None
-
-    return LookBack(hour_counts(settings, ledger.cassandra, pipeline), views, chosen, delivered, now)
-
-
-def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
-    """Return how far the pipeline's view is built or rebuilt, or None if only the application has written it.
-
-    Raises ConfigurationError if Tagmill writes the view but has never built it.
-    """
-    from tagmill.delivery.tag_views.plan import Built
-
-    chosen = settings.pipeline(pipeline)
-    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-    newest = builds.newest()
-    if (builder := settings.builder(chosen.keyspace)) and (newest is None or newest.built_to is None):
-        raise ConfigurationError(
-            f"pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "
-            '"tagmill"). Nothing was planned. '
-            f"Build it: tagmill views build --pipeline {builder}"
-        )
-    if newest is None:
-        return None
-    done = newest.build if newest.state == BuildState.DONE else newest.build - 1
-    return Built(done, newest.built_to if builder else None, builds.late(pipeline))
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
