@@ -6,10 +6,10 @@ Every move of a run or a batch says IF state = ? AND fence = ?, so a step that w
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from cassandra import ConsistencyLevel
 
@@ -18,6 +18,7 @@ from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_move_batch, may_move_run
 from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused
+from tagmill.ledger.fenced_record import FencedRecord
 from tagmill.ledger.progress import Delivered
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -162,68 +163,39 @@ class Ledger:
         reason: str = "",
     ) -> RunRow:
         """Write a new run with fence 1; raises FenceRaised if another run has this number."""
-        attempt = uuid4()
-        created = self.cassandra.transact(
-            f"INSERT INTO {self.keyspace}.runs"
-            " (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
-            " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-            pipeline,
-            run,
-            state.value,
-            kind,
-            attempt,
-            owner,
-            plan_file,
-            plan_sha256,
-            reason,
-            self.cassandra.now(),
-            landed=lambda: self._is_attempt(pipeline, run, attempt),
-        )
-        if not created:
-            raise _created_meanwhile(pipeline, run)
-        return self._must(pipeline, run)
+        columns = {
+            "state": state.value,
+            "kind": kind,
+            "plan_file": plan_file,
+            "plan_sha256": plan_sha256,
+            "reason": reason,
+            "planned_at": self.cassandra.now(),
+        }
+        return self._record(pipeline, run).begin(owner, columns)
 
     def raise_fence(self, row: RunRow, owner: str) -> RunRow:
         """Take over an open run, so that its earlier steps can no longer change anything; raises
         FenceRaised.
         """
-        attempt = uuid4()
-        raised = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? AND "
-            "run = ? IF fence = ?",
-            row.fence + 1,
-            attempt,
-            owner,
-            row.pipeline,
-            row.run,
-            row.fence,
-            landed=lambda: self._is_attempt(row.pipeline, row.run, attempt),
-        )
-        if not raised:
-            raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. "
-                "Nothing was written"
-            )
-        return self._must(row.pipeline, row.run)
+        return self._record(row.pipeline, row.run).take_over(row, owner)
 
     def seal(self, pipeline: str, run: int, fence: int, manifest_file: str, manifest_sha256: str) -> bool:
         """Commit a run, PLANNED → SEALED; return False if an earlier attempt of this run has sealed it.
 
         Raises FenceRaised.
         """
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, "
-            "sealed_at = ?"
-            " WHERE pipeline = ? AND run = ? IF state = 'PLANNED' AND fence = ?",
-            manifest_file,
-            manifest_sha256,
-            self.cassandra.now(),
-            pipeline,
-            run,
+        changes = {
+            "state": RunState.SEALED.value,
+            "manifest_file": manifest_file,
+            "manifest_sha256": manifest_sha256,
+            "sealed_at": self.cassandra.now(),
+        }
+        return self._record(pipeline, run).try_move(
             fence,
-            landed=lambda: self.current(pipeline, run, fence).manifest_file == manifest_file,
+            {"state": RunState.PLANNED.value},
+            changes,
+            lambda row: row.manifest_file == manifest_file,
         )
-        return done
 
     def finish_run(
         self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = ""
@@ -233,23 +205,13 @@ class Ledger:
         """
         if not may_move_run(old, new):
             raise ValueError(f"a run doesn't go from {old} to {new}")
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?"
-            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
-            new.value,
-            self.cassandra.now(),
-            reason,
-            pipeline,
-            run,
-            old.value,
+        self._record(pipeline, run).finish(
             fence,
-            landed=lambda: self.current(pipeline, run, fence).state == new,
+            {"state": old.value},
+            new.value,
+            {"closed_at": self.cassandra.now(), "reason": reason},
+            "Nothing was written; look: tagmill runs",
         )
-        if not done:
-            raise FenceRaised(
-                f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: "
-                "tagmill runs"
-            )
 
     def end_run(
         self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str
@@ -262,26 +224,19 @@ class Ledger:
         """
         if not may_move_run(row.state, new):
             raise ValueError(f"a run doesn't go from {row.state} to {new}")
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?, manifest_file = ?, "
-            "manifest_sha256 = ?"
-            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
-            new.value,
-            self.cassandra.now(),
-            reason,
-            manifest_file,
-            manifest_sha256,
-            row.pipeline,
-            row.run,
-            row.state.value,
+        changes = {
+            "closed_at": self.cassandra.now(),
+            "reason": reason,
+            "manifest_file": manifest_file,
+            "manifest_sha256": manifest_sha256,
+        }
+        self._record(row.pipeline, row.run).finish(
             row.fence,
-            landed=lambda: self.current(row.pipeline, row.run, row.fence).state == new,
+            {"state": row.state.value},
+            new.value,
+            changes,
+            "It was not ended; look: tagmill runs",
         )
-        if not done:
-            raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} is no longer {row.state}. It was not ended; "
-                "look: tagmill runs"
-            )
 
     def stop_recorded(self, row: RunRow) -> None:
         """Remove the manifest from an ABANDONED run once its holds are recorded."""
@@ -300,45 +255,20 @@ class Ledger:
 
         Its batches keep their rows and bytes until the caller changes them with set_size.
         """
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET manifest_file = ?, manifest_sha256 = ?, plan_file = ?, "
-            "plan_sha256 = ?, reason = ?"
-            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ? AND manifest_sha256 = ?",
-            new.manifest_file,
-            new.manifest_sha256,
-            new.plan_file,
-            new.plan_sha256,
-            new.reason,
-            old.pipeline,
-            old.run,
-            old.state.value,
+        amended = ("manifest_file", "manifest_sha256", "plan_file", "plan_sha256", "reason")
+        self._record(old.pipeline, old.run).move(
             old.fence,
-            old.manifest_sha256,
-            landed=lambda: self.current(old.pipeline, old.run, old.fence) == new,
+            {"state": old.state.value, "manifest_sha256": old.manifest_sha256},
+            {column: getattr(new, column) for column in amended},
+            lambda row: row == new,
+            "It was not amended",
         )
-        if not done:
-            raise FenceRaised(
-                f"run {old.run} of pipeline {old.pipeline} was taken up by somebody else. It was not amended"
-            )
 
     def set_size(self, row: RunRow, number: int, rows: int, size: int) -> None:
         """Set rows and bytes of a batch to those of an amended manifest; raises FenceRaised."""
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET rows = ?, bytes = ? WHERE pipeline = ? AND run = ? AND "
-            "batch_no = ? IF fence = ?",
-            rows,
-            size,
-            row.pipeline,
-            row.run,
-            number,
-            row.fence,
-            landed=lambda: self.current(row.pipeline, row.run, row.fence).fence == row.fence,
+        self._batch_record(row.pipeline, row.run, number).move(
+            row.fence, {}, {"rows": rows, "bytes": size}, lambda _: True
         )
-        if not done:
-            raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. Batch {number} "
-                "was not amended"
-            )
 
     def delete_run(self, row: RunRow) -> None:
         """Delete a finished run; raises FenceRaised if another process has taken it over since it was read.
@@ -370,14 +300,7 @@ class Ledger:
 
     def current(self, pipeline: str, run: int, fence: int) -> RunRow:
         """Return the run if this fence is still in force; raises FenceRaised otherwise."""
-        row = self._must(pipeline, run)
-        if row.fence != fence:
-            raise FenceRaised(
-                f"run {run} of pipeline {pipeline} was taken over by {row.owner} (fence {row.fence}, "
-                f"this step has {fence}). "
-                "This step changed nothing; the run goes on without it"
-            )
-        return row
+        return self._record(pipeline, run).current(fence)
 
     # -- batches
 
@@ -447,31 +370,18 @@ class Ledger:
         if not may_move_batch(batch.state, new):
             raise ValueError(f"a batch doesn't go from {batch.state} to {new}")
 
-        def landed() -> bool:
-            self.current(pipeline, run, fence)
-            found = next(b for b in self.batches(pipeline, run) if b.number == batch.number)
-            return (found.state, found.generation) == (new, generation or batch.generation)
+        generation = generation or batch.generation
 
-        done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ?"
-            " WHERE pipeline = ? AND run = ? AND batch_no = ?"
-            " IF batch_state = ? AND generation = ? AND fence = ?",
-            new.value,
-            generation or batch.generation,
-            self.cassandra.now(),
-            pipeline,
-            run,
-            batch.number,
-            batch.state.value,
-            batch.generation,
+        def landed(_: RunRow) -> bool:
+            found = next(b for b in self.batches(pipeline, run) if b.number == batch.number)
+            return (found.state, found.generation) == (new, generation)
+
+        self._batch_record(pipeline, run, batch.number, batch.batch_id).move(
             fence,
-            landed=landed,
+            {"batch_state": batch.state.value, "generation": batch.generation},
+            {"batch_state": new.value, "generation": generation, "verified_at": self.cassandra.now()},
+            landed,
         )
-        if not done:
-            raise FenceRaised(
-                f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. "
-                "Nothing was changed"
-            )
 
     # -- what people did
 
@@ -520,18 +430,26 @@ class Ledger:
     def _serial(self, cql: str, *values: Any) -> list[Any]:
         return self.cassandra.execute(cql, *values, consistency=SERIAL)
 
-    def _must(self, pipeline: str, run: int) -> RunRow:
-        row = self.run(pipeline, run)
-        if row is None:
-            raise FenceRaised(
-                f"run {run} of pipeline {pipeline} is not in the ledger. Look: tagmill runs --pipeline "
-                f"{pipeline}"
-            )
-        return row
+    def _record(self, pipeline: str, run: int) -> FencedRecord[RunRow]:
+        return FencedRecord(
+            self.cassandra,
+            f"{self.keyspace}.runs",
+            {"pipeline": pipeline, "run": run},
+            lambda: self.run(pipeline, run),
+            f"run {run} of pipeline {pipeline}",
+            f"This step changed nothing; look: tagmill runs --pipeline {pipeline}",
+        )
 
-    def _is_attempt(self, pipeline: str, run: int, attempt: UUID) -> bool:
-        row = self.run(pipeline, run)
-        return row is not None and row.attempt == attempt
+    def _batch_record(
+        self, pipeline: str, run: int, number: int, batch_id: UUID | None = None
+    ) -> FencedRecord[RunRow]:
+        """Return the record of a batch, which is changed under the fence of its run."""
+        record = self._record(pipeline, run)
+        return replace(
+            record,
+            key={**record.key, "batch_no": number},
+            name=f"batch {batch_id or number} of {record.name}",
+        )
 
 
 def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:

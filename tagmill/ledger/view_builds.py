@@ -8,15 +8,15 @@ Every move says IF build = ? AND fence = ?, so a builder that wakes up late chan
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.errors import ConfigurationError
+from tagmill.ledger.fenced_record import FencedRecord
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -65,6 +65,14 @@ class Builds:
         self.table = f"{self.ledger}.view_builds"
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
         needs_tables(cassandra, ledger_keyspace, ["view_builds"])
+        self.record = FencedRecord(
+            cassandra,
+            self.table,
+            {"journal": journal},
+            self.newest,
+            f"the build of journal {journal}",
+            "This one numbered nothing; the other one goes on",
+        )
 
     def newest(self) -> BuildRow | None:
         """Return the newest build; None: the journal was never built."""
@@ -81,19 +89,10 @@ class Builds:
         Raises ConfigurationError: the view was built with another bucket size.
         """
         self.cassandra.check_clocks()
-        attempt, known = uuid4(), self.newest()
+        known = self.newest()
         if known is None:
-            taken = self.cassandra.transact(
-                f"INSERT INTO {self.table} (journal, build, state, fence, attempt, owner, bucket_size, "
-                "written_at)"
-                " VALUES (?, 0, ?, 1, ?, ?, ?, 0) IF NOT EXISTS",
-                self.journal,
-                BuildState.DONE.value,
-                attempt,
-                owner,
-                bucket_size,
-                landed=lambda: self._is_attempt(attempt),
-            )
+            first = {"build": 0, "state": BuildState.DONE.value, "bucket_size": bucket_size, "written_at": 0}
+            row = self.record.begin(owner, first)
         elif known.build and known.bucket_size != bucket_size:
             raise ConfigurationError(
                 f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the "
@@ -102,22 +101,9 @@ class Builds:
                 "would be lost to readers)"
             )
         else:
-            taken = self.cassandra.transact(
-                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ?, bucket_size = ? WHERE "
-                "journal = ? IF fence = ?",
-                known.fence + 1,
-                attempt,
-                owner,
-                bucket_size,
-                self.journal,
-                known.fence,
-                landed=lambda: self._is_attempt(attempt),
-            )
-        found = self.newest()
-        if not taken or found is None or found.attempt != attempt:
-            raise self._lost()
-        self.sealed = found.build if found.state == BuildState.SEALED else 0
-        return found
+            row = self.record.take_over(known, owner, {"bucket_size": bucket_size})
+        self.sealed = row.build if row.state == BuildState.SEALED else 0
+        return row
 
     def untouched(self) -> str:
         """Return a sentence that says what a failure at this moment leaves behind, for the error's
@@ -132,23 +118,15 @@ class Builds:
 
     def seal(self, row: BuildRow, file: str, sha256: str, written_at: int) -> BuildRow:
         """Commit the next build, which the manifest and its files fix; raises FenceRaised."""
-        done = self.cassandra.transact(
-            f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, "
-            "written_at = ?, sealed_at = ?"
-            " WHERE journal = ? IF build = ? AND fence = ?",
-            row.build + 1,
-            BuildState.SEALED.value,
-            file,
-            sha256,
-            written_at,
-            self.cassandra.now(),
-            self.journal,
-            row.build,
-            row.fence,
-            landed=lambda: self.current(row.fence).manifest_file == file,
-        )
-        if not done:
-            raise self._lost()
+        changes = {
+            "build": row.build + 1,
+            "state": BuildState.SEALED.value,
+            "manifest_file": file,
+            "manifest_sha256": sha256,
+            "written_at": written_at,
+            "sealed_at": self.cassandra.now(),
+        }
+        self.record.move(row.fence, _expected(row), changes, lambda now: now.manifest_file == file)
         self.sealed = row.build + 1
         return self.current(row.fence)
 
@@ -157,19 +135,8 @@ class Builds:
 
         `built_to` is in ticks; 0: nothing was ever built.
         """
-        done = self.cassandra.transact(
-            f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = "
-            "? AND fence = ?",
-            BuildState.DONE.value,
-            self._built_to(row, built_to) or None,
-            self.cassandra.now(),
-            self.journal,
-            row.build,
-            row.fence,
-            landed=lambda: self.current(row.fence).state == BuildState.DONE,
-        )
-        if not done:
-            raise self._lost()
+        changes = {"built_to": self._built_to(row, built_to) or None, "done_at": self.cassandra.now()}
+        self.record.finish(row.fence, _expected(row), BuildState.DONE.value, changes)
         self.sealed = 0
 
     def _built_to(self, row: BuildRow, built_to: int) -> int:
@@ -181,23 +148,12 @@ class Builds:
 
     def rebucketed(self, row: BuildRow, bucket_size: str) -> None:
         """Record that builds write to a view with buckets of another size from now on; raises FenceRaised."""
-        done = self.cassandra.transact(
-            f"UPDATE {self.table} SET bucket_size = ? WHERE journal = ? IF build = ? AND fence = ?",
-            bucket_size,
-            self.journal,
-            row.build,
-            row.fence,
-            landed=lambda: self.current(row.fence).bucket_size == bucket_size,
-        )
-        if not done:
-            raise self._lost()
+        changes = {"bucket_size": bucket_size}
+        self.record.move(row.fence, _expected(row), changes, lambda now: now.bucket_size == bucket_size)
 
     def current(self, fence: int) -> BuildRow:
         """Return the newest build if this fence is still in force; raises FenceRaised otherwise."""
-        row = self.newest()
-        if row is None or row.fence != fence:
-            raise self._lost()
-        return row
+        return self.record.current(fence)
 
     def numbered_to(self, persistence_id: str) -> int:
         """Return the sequence_nr up to which builds have numbered a persistence_id, 0 if none has."""
@@ -280,14 +236,6 @@ class Builds:
             if seen.get(tag) != build or still_left.get(tag) != left.get(tag):
                 raise foreign(pipeline, f"the newest build that was read of tag {tag!r}", NOT_AS_WRITTEN)
 
-    def _is_attempt(self, attempt: UUID) -> bool:
-        row = self.newest()
-        return row is not None and row.attempt == attempt
 
-    def _lost(self) -> FenceRaised:
-        row: Any = self.newest()
-        who = row.owner if row else "somebody else"
-        return FenceRaised(
-            f"the build of journal {self.journal} was taken over by {who}. This one numbered nothing; "
-            "the other one goes on"
-        )
+def _expected(row: BuildRow) -> dict[str, int]:
+    return {"build": row.build}

@@ -8,14 +8,15 @@ view is.
 
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.errors import ConfigurationError
+from tagmill.ledger.fenced_record import FencedRecord
 
 SERIAL = ConsistencyLevel.SERIAL
 
@@ -44,6 +45,7 @@ class Standing:
 
     fence: int
     attempt: UUID
+    owner: str
     current: str
     copying: str | None
     tables: dict[str, ViewTable]
@@ -69,6 +71,14 @@ class JournalViews:
         self.journal = journal
         self.table = f"{identifiers.cql(ledger_keyspace)}.{self.TABLE}"
         needs_tables(cassandra, ledger_keyspace, [self.TABLE])
+        self.record = FencedRecord(
+            cassandra,
+            self.table,
+            {"journal": journal},
+            self.standing,
+            f"the rebucket of journal {journal}",
+            "This one switched nothing",
+        )
 
     def standing(self) -> Standing | None:
         """Return the state of the journal's views; None: the journal was never rebucketed."""
@@ -86,7 +96,8 @@ class JournalViews:
             for row in rows
             if row.view_table is not None
         }
-        return Standing(rows[0].fence, rows[0].attempt, rows[0].current, rows[0].copying, tables)
+        first = rows[0]
+        return Standing(first.fence, first.attempt, first.owner, first.current, first.copying, tables)
 
     def check(self, pipeline: str, view: View) -> None:
         """Raise ConfigurationError if the configuration names another view than the journal has."""
@@ -114,34 +125,13 @@ class JournalViews:
     def take_over(self, owner: str, view: View) -> Standing:
         """Raise the fence; the first time, also record `view` as the one in force. Raises FenceRaised."""
         self.cassandra.check_clocks()
-        attempt, known = uuid4(), self.standing()
+        known = self.standing()
         if known is None:
             # The table's row has no effect before the transaction, so a kill between them leaves a journal
             # that was never rebucketed.
             self._note(view, None)
-            taken = self.cassandra.transact(
-                f"INSERT INTO {self.table} (journal, fence, attempt, owner, current) VALUES (?, 1, ?, ?, "
-                "?) IF NOT EXISTS",
-                self.journal,
-                attempt,
-                owner,
-                view.table,
-                landed=lambda: self._is_attempt(attempt),
-            )
-        else:
-            taken = self.cassandra.transact(
-                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE journal = ? IF fence = ?",
-                known.fence + 1,
-                attempt,
-                owner,
-                self.journal,
-                known.fence,
-                landed=lambda: self._is_attempt(attempt),
-            )
-        found = self.standing()
-        if not taken or found is None or found.attempt != attempt:
-            raise self._lost()
-        return found
+            return self.record.begin(owner, {"current": view.table})
+        return self.record.take_over(known, owner)
 
     def begin(self, standing: Standing, target: View) -> Standing:
         """Record that `target` is being filled from now on; raises FenceRaised.
@@ -203,34 +193,10 @@ class JournalViews:
         )
 
     def _move(self, standing: Standing, current: str, copying: str | None) -> Standing:
-        def landed() -> bool:
-            found = self.standing()
-            return found is not None and (found.fence, found.current, found.copying) == (
-                standing.fence,
-                current,
-                copying,
-            )
-
-        moved = self.cassandra.transact(
-            f"UPDATE {self.table} SET current = ?, copying = ? WHERE journal = ? IF fence = ? AND "
-            "current = ?",
-            current,
-            copying,
-            self.journal,
+        self.record.move(
             standing.fence,
-            standing.current,
-            landed=landed,
+            {"current": standing.current},
+            {"current": current, "copying": copying},
+            lambda now: (now.current, now.copying) == (current, copying),
         )
-        found = self.standing()
-        if not moved or found is None:
-            raise self._lost()
-        return found
-
-    def _is_attempt(self, attempt: UUID) -> bool:
-        found = self.standing()
-        return found is not None and found.attempt == attempt
-
-    def _lost(self) -> FenceRaised:
-        return FenceRaised(
-            f"the rebucket of journal {self.journal} was taken over by another one. This one switched nothing"
-        )
+        return self.record.current(standing.fence)
