@@ -1,7 +1,7 @@
 """Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time;
 print the total.
 
-python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
+python -m tests.support.run [unit | quick | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
 """
 
 import subprocess
@@ -28,17 +28,27 @@ SUITES = {
 AT_ONCE = 3
 # Suites that are too long for one process, with the number of processes that share their modules.
 PARTS = {"integration": 2}
+# What stands for paths: `quick` has the rules, the DAGs' integrity, and one delivery on real servers.
+NAMED = {
+    "unit": ("tests/unit",),
+    "quick": (
+        "tests/unit",
+        "tests/spark",
+        "tests/dags/test_integrity.py",
+        "tests/integration/test_batches.py::test_backlog_in_many_runs_is_delivered_once",
+    ),
+}
 MOST_SAID = 400
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
 
 def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the paths per process of a suite, and the options for pytest."""
-    named = {"unit": "tests/unit"}
-    paths = [
-        named.get(text, text) for text in arguments if (ROOT / named.get(text, text).split("::")[0]).exists()
-    ]
-    options = [text for text in arguments if named.get(text, text) not in paths]
+    paths, options = list[str](), list[str]()
+    for text in arguments:
+        named = NAMED.get(text, (text,))
+        exist = all((ROOT / path.split("::")[0]).exists() for path in named)
+        (paths if exist else options).extend(named)
     if not paths:
         paths = [path for suite in SUITES.values() for path in suite if (ROOT / path).is_dir()]
     split: dict[str, list[str]] = {suite: [] for suite in SUITES}

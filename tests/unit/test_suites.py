@@ -23,3 +23,13 @@ def test_named_module_runs_alone():
     assert chosen(["tests/integration/test_topics.py"])[0] == {
         "integration": ["tests/integration/test_topics.py"]
     }
+
+
+def test_quick_runs_rules_dags_and_one_delivery():
+    split, options = chosen(["quick", "-x"])
+    assert options == ["-x"]
+    assert split["spark"] == ["tests/unit", "tests/spark"]
+    assert split["airflow"] == ["tests/dags/test_integrity.py"]
+    (delivery,) = split["integration"]
+    module, name = delivery.split("::")
+    assert f"def {name}(" in (ROOT / module).read_text()
