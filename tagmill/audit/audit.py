@@ -24,13 +24,13 @@ from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
 from tagmill.ledger.audits import AuditRow, Audits, AuditState
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
+from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.materialize import materialize
 
@@ -72,21 +72,11 @@ def audit(
         clickhouse.check_destination(chosen.destination)
         require_up_to_date(settings, ledger, pipeline, done="Nothing was audited")
         # An audit takes a lease of its own and not the pipeline's, so that deliveries go on.
-        lease = Lease(
-            ledger.cassandra,
-            settings.cassandra.ledger_keyspace,
-            f"{pipeline}/audit",
-            owner,
-            chosen.lease_seconds,
-        )
-        lease.take(chosen.lease_wait_seconds)
-        try:
-            with lease.kept(), explained(ledger.cassandra.where, "The audit changed nothing"):
-                return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(
-                    wanted
-                )
-        finally:
-            lease.give_back()
+        with (
+            held(settings, ledger.cassandra, pipeline, owner, [f"{pipeline}/audit"]),
+            explained(ledger.cassandra.where, "The audit changed nothing"),
+        ):
+            return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(wanted)
 
 
 def told(report: AuditReport) -> Result:

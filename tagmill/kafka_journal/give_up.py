@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.kafka.set_apart import record_of
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.replications import SEALED, Replications
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.runs.leased import at_work
 
 
 class ReplicationGiveUp:
@@ -34,23 +34,16 @@ class ReplicationGiveUp:
                 "(topic/partition/offset). Nothing was changed"
             )
         keyspace = self.settings.cassandra.ledger_keyspace
-        with Ledger(self.settings.cassandra) as ledger:
-            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.journal.lease_seconds)
-            with lease.held(self.journal.lease_wait_seconds):
-                said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
-                if not said and not apart:
-                    raise GuardRefused(
-                        f"pipeline {self.name} has no replication to give up. Nothing was changed"
-                    )
-                if apart:
-                    SetApart(ledger.cassandra, keyspace, self.name).add(
-                        Kind.RECORD, apart, 0, self.who, self.why
-                    )
-                    said.append(
-                        f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is "
-                        "replicated"
-                    )
-                return [*said, f"go on: tagmill kafka-journal replicate --pipeline {self.name}"]
+        with at_work(self.settings, self.name, self.owner) as ledger:
+            said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
+            if not said and not apart:
+                raise GuardRefused(f"pipeline {self.name} has no replication to give up. Nothing was changed")
+            if apart:
+                SetApart(ledger.cassandra, keyspace, self.name).add(Kind.RECORD, apart, 0, self.who, self.why)
+                said.append(
+                    f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is replicated"
+                )
+            return [*said, f"go on: tagmill kafka-journal replicate --pipeline {self.name}"]
 
     def _give_up(self, ledger: Ledger, replications: Replications) -> list[str]:
         newest = replications.newest()

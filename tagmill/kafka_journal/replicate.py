@@ -28,11 +28,11 @@ from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables, Pointer
 from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.failures import forget_failures, noted
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import held
 from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
 
@@ -71,7 +71,7 @@ def replicate(
 
     sealed_stays = "What was sealed is written by the next replication"
 
-    chosen = settings.kafka_journal(pipeline)
+    settings.kafka_journal(pipeline)  # raises before anything is opened
     with (
         Cassandra(settings.cassandra) as cassandra,
         Kafka(settings.kafka) as kafka,
@@ -86,8 +86,10 @@ def replicate(
             WriteTimes(pipeline, write_after),
             tell or (lambda _: None),
         )
-        lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
-        with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):
+        with (
+            held(settings, cassandra, pipeline, owner, [pipeline]),
+            noted(settings, cassandra, pipeline, "replicate"),
+        ):
             done = attempt.run(owner, accept_lost)
             forget_failures(settings, cassandra, pipeline)
             return done

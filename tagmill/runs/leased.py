@@ -1,10 +1,11 @@
-"""Hold a pipeline's lease for the time of one step."""
+"""Hold leases: the pipeline's for one step of a run, or any for the time of an operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.ledger.failures import noted
 from tagmill.ledger.lease import Lease
@@ -18,12 +19,45 @@ def leased(
 ) -> Iterator[tuple[Ledger, Lease]]:
     """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's
     `step`.
+
+    Raises LeaseTaken, and of a pipeline of kind tag_views what check_journal raises.
     """
-    chosen = settings.pipeline(pipeline)
+    chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
         lease = Lease(
             ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds
         )
         with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
-            check_journal(ledger.cassandra, settings, pipeline)
+            if pipeline in settings.pipelines:
+                check_journal(ledger.cassandra, settings, pipeline)
             yield ledger, lease
+
+
+@contextmanager
+def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
+    """Yield the ledger under the pipeline's lease, which is given back however the block ends.
+
+    Raises LeaseTaken, and of a pipeline of kind tag_views what check_journal raises.
+    """
+    with Ledger(settings.cassandra) as ledger, held(settings, ledger.cassandra, pipeline, owner, [pipeline]):
+        if pipeline in settings.pipelines:
+            check_journal(ledger.cassandra, settings, pipeline)
+        yield ledger
+
+
+@contextmanager
+def held(
+    settings: Settings, cassandra: Cassandra, pipeline: str, owner: str, names: Iterable[str]
+) -> Iterator[None]:
+    """Take the leases of these names in their order, renew them while the block runs, and give them back.
+
+    A lease lasts as its pipeline says; one that is not a pipeline's, such as "orders/audit", as `pipeline`
+    says. Raises LeaseTaken.
+    """
+    configured = {**settings.pipelines, **settings.kafka_journals, **settings.streams}
+    with ExitStack() as leases:
+        for name in names:
+            chosen = configured.get(name) or configured[pipeline]
+            lease = Lease(cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            leases.enter_context(lease.held(chosen.lease_wait_seconds))
+        yield

@@ -7,7 +7,6 @@ back. The watermark stays, so the next run reads it again. Neither the plan nor 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -29,11 +28,10 @@ from tagmill.domain.continuity.noted import with_delivered
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import GuardRefused, SealedFileDamaged
-from tagmill.ledger.lease import Lease
-from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views import give_up as buildgiveup
@@ -55,7 +53,7 @@ class GiveUp:
         """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was
         done. Safe to repeat.
         """
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             row = ledger.open_run(self.name)
             build = buildgiveup.sealed(self.settings, ledger, self.name)
             if build and (build.is_damaged or not (row or apart or self._lost_its_withdrawal(ledger))):
@@ -83,7 +81,7 @@ class GiveUp:
 
     def release(self, tag: str, persistence_id: str) -> str:
         """Release a persistence_id that was set apart, so that runs judge it again."""
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             if row := ledger.open_run(self.name):
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
@@ -299,12 +297,3 @@ class GiveUp:
         run = ledger.free_number(self.name)
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run
-
-    @contextmanager
-    def _at_work(self) -> Iterator[Ledger]:
-        with Ledger(self.settings.cassandra) as ledger:
-            keyspace = self.settings.cassandra.ledger_keyspace
-            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.pipeline.lease_seconds)
-            with lease.held(self.pipeline.lease_wait_seconds):
-                check_journal(ledger.cassandra, self.settings, self.name)
-                yield ledger

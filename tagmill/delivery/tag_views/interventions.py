@@ -7,7 +7,6 @@ runs around it.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
@@ -30,12 +29,11 @@ from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.journal.tag_view_reader import Views
-from tagmill.ledger.lease import Lease
-from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
@@ -73,7 +71,7 @@ class Interventions:
 
     def abandon(self) -> str:
         """Give up the PLANNED run; the next run plans its range again."""
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
                 raise GuardRefused(
@@ -96,7 +94,10 @@ class Interventions:
         """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers
         their events.
         """
-        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+        with (
+            at_work(self.settings, self.name, self.owner) as ledger,
+            ClickHouse(self.settings.clickhouse) as clickhouse,
+        ):
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             manifest = read_manifest(RunFiles(self.settings.storage.root), row)
             batches = all_batches(ledger, manifest)
@@ -109,7 +110,10 @@ class Interventions:
         """Remove a batch's rows from ClickHouse, and push the sealed bytes again under the next
         generation.
         """
-        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+        with (
+            at_work(self.settings, self.name, self.owner) as ledger,
+            ClickHouse(self.settings.clickhouse) as clickhouse,
+        ):
             row = ledger.run(self.name, run)
             found = (
                 next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None)
@@ -154,7 +158,10 @@ class Interventions:
         """Record that the views on the destination have a batch whose insert was not confirmed or ended with
         an error.
         """
-        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+        with (
+            at_work(self.settings, self.name, self.owner) as ledger,
+            ClickHouse(self.settings.clickhouse) as clickhouse,
+        ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
 
@@ -178,7 +185,7 @@ class Interventions:
         """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its
         events.
         """
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
                 views = self._require_no_views(
@@ -194,7 +201,7 @@ class Interventions:
         first = next(lost, None)
         if first is None:
             return 0
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             self._unfinished_withdrawal(ledger)
             views = self._require_no_views(
                 f"events of pipeline {self.name} that ClickHouse lacks are not sent again"
@@ -214,7 +221,7 @@ class Interventions:
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             if hold.reason not in CLOSABLE:
@@ -242,7 +249,7 @@ class Interventions:
         """Set progress after the view was renumbered: to the new number of the last delivered event, looked
         up unless it is given.
         """
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
@@ -265,7 +272,7 @@ class Interventions:
 
     def accept_journal(self) -> str:
         """Note that journal tables which were created again hold the events that were delivered."""
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             self.record(ledger, "ledger accept-journal")
             return accept_journal(self.settings, ledger, self.name)
 
@@ -273,7 +280,7 @@ class Interventions:
         """Forget the progress of a persistence_id that began another life: the next run judges what is held
         from its number 1 on.
         """
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             if hold.reason != Reason.ANOTHER_LIFE:
@@ -435,18 +442,3 @@ class Interventions:
             ledger.delivered.write_holds(self.name, run, [replace(hold, seen="")])
         checkpoints.reached("intervene.before_progress")
         ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
-
-    @contextmanager
-    def _at_work(self) -> Iterator[Ledger]:
-        """Yield the ledger under the pipeline's lease, and give the lease back afterwards."""
-        with Ledger(self.settings.cassandra) as ledger:
-            lease = Lease(
-                ledger.cassandra,
-                self.settings.cassandra.ledger_keyspace,
-                self.name,
-                self.owner,
-                self.pipeline.lease_seconds,
-            )
-            with lease.held(self.pipeline.lease_wait_seconds):
-                check_journal(ledger.cassandra, self.settings, self.name)
-                yield ledger

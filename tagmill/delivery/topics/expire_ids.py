@@ -19,11 +19,11 @@ from tagmill.config.settings import CassandraSettings, Settings
 from tagmill.delivery.batch_verification import runs_with_new
 from tagmill.delivery.topics.model import Expired
 from tagmill.delivery.topics.run_files import read_plan
-from tagmill.delivery.topics.steps import leased
 from tagmill.domain.batches.states import BatchState
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.clock import agreed_now
+from tagmill.runs.leased import leased
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ Journal's sealed files. Everything else is taken back. The offsets stay, so the 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,10 +25,10 @@ from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.set_apart import Since, record_of
 from tagmill.ledger.dedup import TopicOffsets
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 
@@ -50,7 +49,7 @@ class TopicGiveUp:
         Safe to repeat.
         """
         records, columns = self._checked(apart)
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             said = []
             if row := ledger.open_run(self.name):
                 row = ledger.raise_fence(row, self.owner)
@@ -87,7 +86,7 @@ class TopicGiveUp:
         """
         kind = Kind.ID if isinstance(self.stream, KafkaJournalEventsSettings) else Kind.COLUMN
         name = "id" if kind is Kind.ID else "column"
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             table = self._set_apart(ledger)
             if item not in table.items(kind):
                 raise GuardRefused(
@@ -331,11 +330,3 @@ class TopicGiveUp:
         run = ledger.free_number(self.name)
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run
-
-    @contextmanager
-    def _at_work(self) -> Iterator[Ledger]:
-        with Ledger(self.settings.cassandra) as ledger:
-            keyspace = self.settings.cassandra.ledger_keyspace
-            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.stream.lease_seconds)
-            with lease.held(self.stream.lease_wait_seconds):
-                yield ledger

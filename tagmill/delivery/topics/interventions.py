@@ -3,8 +3,6 @@
 Each is guarded and recorded.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
@@ -16,8 +14,7 @@ from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout, layout_of
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import GuardRefused
-from tagmill.ledger.lease import Lease
-from tagmill.ledger.runs import Ledger
+from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
@@ -43,7 +40,7 @@ class TopicInterventions:
 
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans its records again."""
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
             ledger.finish_run(
                 self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
@@ -60,7 +57,7 @@ class TopicInterventions:
         their ids.
         """
         with (
-            self._at_work() as ledger,
+            at_work(self.settings, self.name, self.owner) as ledger,
             ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
         ):
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
@@ -71,7 +68,7 @@ class TopicInterventions:
         """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next
         generation.
         """
-        with self._at_work() as ledger:
+        with at_work(self.settings, self.name, self.owner) as ledger:
             row = ledger.run(self.name, run)
             found = (
                 next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None)
@@ -110,16 +107,8 @@ class TopicInterventions:
     def accept(self, batch_id: UUID, run: int) -> str:
         """Record that the views on the destination have a batch whose insert ended with an error."""
         with (
-            self._at_work() as ledger,
+            at_work(self.settings, self.name, self.owner) as ledger,
             ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
         ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.chosen.destination, row, batch, self.who, self.why)
-
-    @contextmanager
-    def _at_work(self) -> Iterator[Ledger]:
-        with Ledger(self.settings.cassandra) as ledger:
-            keyspace = self.settings.cassandra.ledger_keyspace
-            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.chosen.lease_seconds)
-            with lease.held(self.chosen.lease_wait_seconds):
-                yield ledger

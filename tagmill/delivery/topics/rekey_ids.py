@@ -24,12 +24,12 @@ from tagmill.delivery.topics.fields import Unfit
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import Rekeyed
 from tagmill.delivery.topics.record_decoder import Reader
-from tagmill.delivery.topics.steps import leased
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import leased
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:

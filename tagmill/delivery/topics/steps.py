@@ -6,7 +6,6 @@ Each takes the lease, does its work, and returns what it did.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -28,11 +27,11 @@ from tagmill.errors import TransientError
 from tagmill.kafka.client import KafkaRecord
 from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
 from tagmill.ledger.dedup import Deduplication, TopicOffsets
-from tagmill.ledger.failures import forget_failures, noted
-from tagmill.ledger.lease import Lease
+from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import leased
 from tagmill.runs.sealed_files import add_batches, write_document
 from tagmill.runs.storage import RunFiles
 
@@ -255,20 +254,6 @@ def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tu
             for part in pq.ParquetFile(source).iter_batches(KEYS_AT_ONCE, columns=["shard", "unique_id"]):
                 for row in part.to_pylist():
                     yield row["shard"], row["unique_id"], written
-
-
-@contextmanager
-def leased(
-    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
-) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step); a failure of a named `step` is noted in
-    the ledger.
-    """
-    with Ledger(settings.cassandra) as ledger:
-        seconds = settings.stream(pipeline).lease_seconds
-        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
-        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
-            yield ledger, lease
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

@@ -8,7 +8,7 @@ refused (stores.erasures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -24,7 +24,6 @@ from tagmill.ledger.checks import Checks
 from tagmill.ledger.cleanups import Cleaned
 from tagmill.ledger.erasures import ErasedRows, ErasureRow, Erasures, ErasureState
 from tagmill.ledger.failures import Failures
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_builds import Builds, BuildState
@@ -37,6 +36,7 @@ from tagmill.maintenance.erasure.name_matching import Names
 from tagmill.maintenance.erasure.report import Total, differs, nobody, result
 from tagmill.maintenance.erasure.survey import Found, Looking, of_ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import held
 from tagmill.runs.sealed_files import read_document, write_document
 from tagmill.runs.storage import RunFiles
 
@@ -353,17 +353,12 @@ def _at_work(
     """
     journal = settings.pipeline(pipeline).keyspace
     leases = [f"{journal}/rebucket", *names, *(f"{name}/audit" for name in names)]
-    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+    with Ledger(settings.cassandra) as ledger:
         views = JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, journal)
         for name in names:
             views.check(name, settings.pipeline(name).view)
-        chosen = settings.pipeline(pipeline)
-        for name in leases if delete else ():
-            lease = Lease(
-                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
-            )
-            kept.enter_context(lease.held(chosen.lease_wait_seconds))
-        yield ledger
+        with held(settings, ledger.cassandra, pipeline, owner, leases if delete else ()):
+            yield ledger
 
 
 def _plans(pipeline: str) -> str:

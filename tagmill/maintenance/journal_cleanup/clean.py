@@ -28,12 +28,12 @@ from tagmill.journal.event_store import (
     Snapshot,
     snapshots_of,
 )
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.journal_cleanup.guards import Guards, Seen
 from tagmill.maintenance.journal_cleanup.model import Outcome, Total, Wanted, What
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import held
 
 NAMED = 20
 LAST_SEQUENCE_NR = 2**63 - 1
@@ -235,11 +235,7 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
     """
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
-            chosen = settings.pipeline(name)
-            lease = Lease(
-                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
-            )
-            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+            kept.enter_context(held(settings, ledger.cassandra, pipeline, owner, [name]))
             if row := ledger.open_run(name):
                 raise GuardRefused(
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "

@@ -21,7 +21,6 @@ from tagmill.domain.documents import Document
 from tagmill.errors import GuardRefused
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
@@ -30,6 +29,7 @@ from tagmill.maintenance.ledger_restore.tag_views import ViewRestore
 from tagmill.maintenance.ledger_restore.topics import TopicRestore
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, known_batches, unknown_batches
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ class Restoring:
         ):
             if dry_run:
                 return self._survey(ledger, clickhouse)[0]
-            lease = Lease(ledger.cassandra, self.keyspace, self.name, self.owner, self.chosen.lease_seconds)
-            with lease.held(self.chosen.lease_wait_seconds):
+            with held(self.settings, ledger.cassandra, self.name, self.owner, [self.name]):
                 if of_views:
                     check_journal(ledger.cassandra, self.settings, self.name)
                 return self._restored(ledger, clickhouse)

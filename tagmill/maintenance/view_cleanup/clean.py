@@ -3,19 +3,19 @@ stays, and why.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import GuardRefused
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.retention import Removed, Retention
 from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.runs.clock import agreed_now
+from tagmill.runs.leased import held
 
 OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 
@@ -60,13 +60,10 @@ def clean(
 
 def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> dict[str, Any]:
     """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view."""
-    chosen = settings.stream(pipeline)
-    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
-        if delete:
-            lease = Lease(
-                ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds
-            )
-            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+    with (
+        Ledger(settings.cassandra) as ledger,
+        held(settings, ledger.cassandra, pipeline, owner, [pipeline] if delete else ()),
+    ):
         removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(
             delete=delete
         )
@@ -100,13 +97,11 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
 
     The leases keep a withdrawal out, which needs those rows in the view.
     """
-    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
-        for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
-            chosen = settings.pipeline(name)
-            lease = Lease(
-                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
-            )
-            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+    names = sorted([pipeline, *beside(settings, pipeline)]) if delete else ()
+    with (
+        Ledger(settings.cassandra) as ledger,
+        held(settings, ledger.cassandra, pipeline, owner, names),
+    ):
         check_journal(ledger.cassandra, settings, pipeline)
         yield ledger
 

@@ -10,7 +10,7 @@ force. The old table stays until it is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -21,11 +21,11 @@ from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop, GuardRefused
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews, Standing
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
 from tagmill.views.rebucket import advice
 from tagmill.views.rebucket.situation import Situation, look, must_say
@@ -141,12 +141,10 @@ def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) ->
     """
     chosen = settings.pipeline(pipeline)
     leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
-    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
-        for name in leases:
-            lease = Lease(
-                ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds
-            )
-            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+    with (
+        Ledger(settings.cassandra) as ledger,
+        held(settings, ledger.cassandra, pipeline, owner, leases),
+    ):
         Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
         yield ledger
 
