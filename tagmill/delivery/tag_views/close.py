@@ -5,7 +5,7 @@ Everything is written with the run's write time and from the committed files, so
 same. If something does not read back as written, the close stops and the run stays SEALED.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.closing import read_back
 from tagmill.delivery.tag_views.look_back import read_hours
-from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome
+from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome, Withdrawn
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_close
@@ -108,31 +108,36 @@ def _progress(
 
 
 def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
-    """Return the last progress rows before the first void batch of each tag that has one.
-
-    Batches are voided from the end of a tag, so nothing after the first void one is delivered.
-    """
+    """Return the last progress rows before the first void batch of each tag that has one."""
     first_void = {
         tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided)
         for tag in void_tags
     }
-    kept: list[dict[str, Any]] = []
-    for group in _row_groups(files, manifest):
-        kept.extend(
-            row
-            for row in group.to_pylist()
-            if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]]
-        )
-    best: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in kept:
-        key = (row["tag"], row["persistence_id"])
-        if key not in best or row["number"] > best[key]["number"]:
-            best[key] = row
+    rows = (row for group in _row_groups(files, manifest) for row in group.to_pylist())
     schema = pa.schema(
         [(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")]
         + [(n, pa.int64()) for n in ("number", "sequence_nr")]
     )
-    return pa.Table.from_pylist([{k: row[k] for k in schema.names} for row in best.values()], schema=schema)
+    best = [{k: row[k] for k in schema.names} for row in last_before_void(rows, first_void)]
+    return pa.Table.from_pylist(best, schema=schema)
+
+
+def last_before_void(rows: Iterable[dict[str, Any]], first_void: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the last progress row of each persistence_id before the first void batch (by tag).
+
+    Batches are voided from the end of a tag, so nothing after the first void one is delivered. Batch 0 of a
+    row is none: such progress comes only with the whole run.
+    """
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["tag"], row["persistence_id"])
+        if (
+            row["tag"] in first_void
+            and 0 < row["batch"] < first_void[row["tag"]]
+            and (key not in best or row["number"] > best[key]["number"])
+        ):
+            best[key] = row
+    return list(best.values())
 
 
 def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
@@ -215,11 +220,7 @@ def _move_watermarks(
     void_tags: set[str],
     plan: Plan | None,
 ) -> None:
-    """Move each tag's watermark to the end of the run's range, and count what was delivered.
-
-    A watermark moves forward only, and only if the run's range began at or before it; delivered rows count in
-    any case. A watermark in the future moves back if the run began at the tick that was proven instead.
-    """
+    """Move each tag's watermark to the end of the run's range, and count what was delivered."""
     now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
     counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
     marks = ledger.delivered.watermarks(manifest.pipeline)
@@ -230,16 +231,8 @@ def _move_watermarks(
             continue
         there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
         gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
-        counted = replace(
-            mark,
-            run=manifest.run,
-            delivered=mark.delivered + sum(b.rows for b in there) - sum(b.rows for b in gone),
-            batches=mark.batches + len(there) - len(gone),
-        )
-        begins_before = (
-            known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
-        )
-        if manifest.moves_watermark and tag not in void_tags and begins_before:
+        counted = counting(mark, manifest.run, there, gone)
+        if manifest.moves_watermark and tag not in void_tags and may_move(known, done):
             _note_hours(
                 counts,
                 manifest,
@@ -247,7 +240,7 @@ def _move_watermarks(
                 plan.look_back.get(tag, []) if plan else [],
                 plan.planned_at if plan else now,
             )
-            ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done, now))
+            ledger.delivered.write_watermark(manifest.pipeline, moved(counted, done, now))
         elif there or gone:
             ledger.delivered.write_watermark(manifest.pipeline, counted)
 
@@ -261,14 +254,9 @@ def count_delivered(
     marks = ledger.delivered.watermarks(name)
     for tag in {batch.tag for batch in delivered}:
         mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())
-        rows = [batch.rows for batch in delivered if batch.tag == tag]
         if mark.run < run:
-            ledger.delivered.write_watermark(
-                name,
-                replace(
-                    mark, run=run, delivered=mark.delivered + sum(rows), batches=mark.batches + len(rows)
-                ),
-            )
+            of_tag = [batch for batch in delivered if batch.tag == tag]
+            ledger.delivered.write_watermark(name, counting(mark, run, of_tag))
 
 
 def _nothing_yet(tag: str, ticks: int, now: datetime) -> Watermark:
@@ -277,7 +265,29 @@ def _nothing_yet(tag: str, ticks: int, now: datetime) -> Watermark:
     )
 
 
-def _moved(mark: Watermark, done: TagOutcome, now: datetime) -> Watermark:
+def may_move(known: Watermark | None, done: TagOutcome) -> bool:
+    """Return whether a run may move a tag's watermark to the end of its range.
+
+    A watermark moves forward only, and only if the run's range began at or before it. A watermark in the
+    future moves back if the run began at the tick that was proven instead.
+    """
+    return known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
+
+
+def counting(
+    mark: Watermark, run: int, delivered: Sequence[BatchRow], withdrawn: Sequence[Withdrawn] = ()
+) -> Watermark:
+    """Return a watermark, at its tick, that counts what a run has delivered and withdrawn."""
+    return replace(
+        mark,
+        run=run,
+        delivered=mark.delivered + sum(b.rows for b in delivered) - sum(b.rows for b in withdrawn),
+        batches=mark.batches + len(delivered) - len(withdrawn),
+    )
+
+
+def moved(mark: Watermark, done: TagOutcome, now: datetime) -> Watermark:
+    """Return a watermark at the end of a run's range, with the look-back window that the run leaves."""
     return replace(
         mark,
         ticks=done.until,

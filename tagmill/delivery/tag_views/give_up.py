@@ -96,12 +96,11 @@ class GiveUp:
                     f"Look: tagmill holds --pipeline {self.name}"
                 )
             run = self._recorded(ledger, f"holds release {tag} {persistence_id}")
-            if hold.held_rows == 0:  # no run has passed a row of this persistence_id
+            released = holds.to_judge_again(replace(hold, reason=Reason.RELEASED.value))
+            if released is None:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
             else:
-                ledger.delivered.write_holds(
-                    self.name, run, [replace(hold, reason=Reason.RELEASED.value, seen="")]
-                )
+                ledger.delivered.write_holds(self.name, run, [released])
             return (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} is released; the next run "
                 "judges it again"

@@ -4,6 +4,7 @@ were judged.
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
 from zlib import crc32
@@ -86,6 +87,14 @@ def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: d
     return HoldRow(
         tag, persistence_id, Reason.SET_APART.value, Hole(0, 0, 0, 0), from_ticks, 0, run, since, seen=""
     )
+
+
+def to_judge_again(hold: HoldRow) -> HoldRow | None:
+    """Return a hold that the next plan judges again; None if the view has no row left to be judged.
+
+    A hold without a fingerprint is judged again.
+    """
+    return replace(hold, seen="") if hold.held_rows else None
 
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:

@@ -6,7 +6,7 @@ A change of progress or holds claims a run number of its own, so its writes are 
 runs around it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
@@ -18,6 +18,7 @@ from tagmill.delivery.push import destination_of
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
+from tagmill.delivery.tag_views.holds import to_judge_again
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.delivery.tag_views.same_tables import accept_journal
@@ -101,7 +102,7 @@ class Interventions:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             manifest = read_manifest(RunFiles(self.settings.storage.root), row)
             batches = all_batches(ledger, manifest)
-            self._may_void(manifest, batches)
+            require_voidable(manifest, batches)
             return void_waiting(
                 ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why
             )
@@ -132,7 +133,7 @@ class Interventions:
                     f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were "
                     "erased. Nothing was changed"
                 )
-            self._none_waits_before(row, found, ledger.batches(self.name, run))
+            require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
             files = RunFiles(self.settings.storage.root)
             manifest = read_manifest(files, row)
@@ -224,13 +225,7 @@ class Interventions:
         with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
-            if hold.reason not in CLOSABLE:
-                raise GuardRefused(
-                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't "
-                    "be given up. Nothing was changed; "
-                    "see: tagmill progress "
-                    f"{'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
-                )
+            require_closable(hold)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
             self._intervene(
@@ -283,12 +278,7 @@ class Interventions:
         with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
-            if hold.reason != Reason.ANOTHER_LIFE:
-                raise GuardRefused(
-                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}, not "
-                    f"{Reason.ANOTHER_LIFE}. Nothing was changed; "
-                    f"look: tagmill holds --pipeline {self.name}"
-                )
+            require_another_life(self.name, hold)
             self._recorded(ledger, this_run, f"progress restart {tag} {persistence_id}")
             ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
             checkpoints.reached("intervene.before_progress")
@@ -309,40 +299,6 @@ class Interventions:
                 "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal "
                 "has its events: "
                 f"tagmill audit --pipeline {self.name} --repair"
-            )
-
-    def _may_void(self, manifest: Manifest, batches: list[BatchRow]) -> None:
-        """Raise GuardRefused if a tag has delivered batches that belong with those to be voided.
-
-        Batches are given up only from the end of a tag: what comes after a void batch must not be delivered.
-        """
-        mended = {batch.number for batch in manifest.batches if batch.mended}
-        for tag in {batch.tag for batch in batches}:
-            of_tag = [batch for batch in batches if batch.tag == tag]
-            new = [batch.number for batch in of_tag if batch.state == BatchState.NEW]
-            there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
-            if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
-                raise GuardRefused(
-                    f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that "
-                    "belong with those to be voided. "
-                    f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
-                )
-
-    def _none_waits_before(self, row: RunRow, found: BatchRow, batches: list[BatchRow]) -> None:
-        """Raise GuardRefused if the run is open and an undelivered batch of the same tag comes before this
-        one.
-        """
-        waiting = [
-            batch
-            for batch in batches
-            if batch.state == BatchState.NEW and batch.tag == found.tag and batch.number < found.number
-        ]
-        if waiting and row.state.is_open:
-            raise GuardRefused(
-                f"batch {waiting[0].batch_id} of run {row.run}, pipeline {self.name}, comes before batch "
-                f"{found.batch_id} and is not "
-                "delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline "
-                f"{self.name}"
             )
 
     def _none_open(self, ledger: Ledger) -> None:
@@ -435,10 +391,67 @@ class Interventions:
         self._recorded(ledger, run, what)
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
         # none.
-        if hold.held_rows == 0:  # the view has no row left to be judged again
+        again = to_judge_again(hold)
+        if again is None:
             ledger.delivered.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
         else:
-            # An empty fingerprint makes the next plan judge the hold again.
-            ledger.delivered.write_holds(self.name, run, [replace(hold, seen="")])
+            ledger.delivered.write_holds(self.name, run, [again])
         checkpoints.reached("intervene.before_progress")
         ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+
+
+def require_voidable(manifest: Manifest, batches: Sequence[BatchRow]) -> None:
+    """Raise GuardRefused if a tag has delivered batches that belong with those to be voided.
+
+    Batches are given up only from the end of a tag: what comes after a void batch must not be delivered.
+    """
+    mended = {batch.number for batch in manifest.batches if batch.mended}
+    for tag in {batch.tag for batch in batches}:
+        of_tag = [batch for batch in batches if batch.tag == tag]
+        new = [batch.number for batch in of_tag if batch.state == BatchState.NEW]
+        there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
+        if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
+            raise GuardRefused(
+                f"run {manifest.run} of pipeline {manifest.pipeline}: tag {tag!r} has delivered batches that "
+                "belong with those to be voided. "
+                f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {manifest.pipeline}"
+            )
+
+
+def require_none_waiting_before(row: RunRow, batch: BatchRow, batches: Sequence[BatchRow]) -> None:
+    """Raise GuardRefused if the run is open and an undelivered batch of the same tag comes before this
+    one.
+    """
+    waiting = [
+        other
+        for other in batches
+        if other.state == BatchState.NEW and other.tag == batch.tag and other.number < batch.number
+    ]
+    if waiting and row.state.is_open:
+        raise GuardRefused(
+            f"batch {waiting[0].batch_id} of run {row.run}, pipeline {row.pipeline}, comes before batch "
+            f"{batch.batch_id} and is not "
+            "delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline "
+            f"{row.pipeline}"
+        )
+
+
+def require_closable(hold: HoldRow) -> None:
+    """Raise GuardRefused if a hold does not wait for numbers that can be given up."""
+    if hold.reason not in CLOSABLE:
+        raise GuardRefused(
+            f"hold of {hold.persistence_id!r}, tag {hold.tag!r}, is for {hold.reason}: its numbers can't "
+            "be given up. Nothing was changed; "
+            "see: tagmill progress "
+            f"{'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
+        )
+
+
+def require_another_life(pipeline_name: str, hold: HoldRow) -> None:
+    """Raise GuardRefused if a hold is not for a persistence_id whose numbers began again."""
+    if hold.reason != Reason.ANOTHER_LIFE:
+        raise GuardRefused(
+            f"hold of {hold.persistence_id!r}, tag {hold.tag!r}, is for {hold.reason}, not "
+            f"{Reason.ANOTHER_LIFE}. Nothing was changed; "
+            f"look: tagmill holds --pipeline {pipeline_name}"
+        )

@@ -2,7 +2,7 @@
 the view.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
-from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome
+from tagmill.delivery.tag_views.model import HoldLook, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
 from tagmill.domain.documents import Batch
@@ -162,6 +162,7 @@ def manifest(sealed: Sealed) -> Manifest:
     _write_repairs(sealed, repairs_file)
     parts = sealed.files.parquet(progress_file)
     counts = _counts(sealed)
+    oldest = oldest_hour(plan.planned_at, sealed.pipeline.look_back_windows_seconds)
     return Manifest(
         pipeline=plan.pipeline,
         run=plan.run,
@@ -169,12 +170,12 @@ def manifest(sealed: Sealed) -> Manifest:
         attempt=sealed.attempt,
         generation=1,
         moves_watermark=plan.moves_watermark,
-        tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
-        batches=batches,
-        findings={
-            reason: sum(n for (_, _, r), n in counts.items() if r == reason)
-            for reason in sorted({r for _, _, r in counts})
+        tags={
+            tag: tag_outcome(span, tag, batches, counts, sealed.contents.totals, oldest)
+            for tag, span in plan.tags.items()
         },
+        batches=batches,
+        findings=findings(counts),
         progress_file=progress_file,
         holds_file=holds_file,
         repairs_file=repairs_file,
@@ -189,23 +190,15 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
     'stream/cut'.
     """
     plan = sealed.plan
-    entries: list[
-        tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | batch_contents.CutTotal, bool]
-    ] = []
-    for total in sealed.contents.as_they_are:
-        file = f"{sealed.contents.staged_folder}/{total.file}"
-        entries.append(((total.tag, (0, total.unit, total.file, 0)), file, total, False))
-    for cut in sealed.contents.cuts:
-        entries.append(((cut.tag, cut.order), cut.file, cut, cut.stream >= batch_contents.JUDGED_STREAMS))
-    entries.sort(key=lambda entry: entry[0])
+    entries = in_push_order(sealed.contents)
     with ThreadPoolExecutor(2) as pool:
-        digests = list(pool.map(sealed.files.digest, [file for _, file, _, _ in entries]))
-        offsets = list(pool.map(partial(_offsets, sealed.files), [file for _, file, _, _ in entries]))
+        digests = list(pool.map(sealed.files.digest, [file for file, _, _ in entries]))
+        offsets = list(pool.map(partial(_offsets, sealed.files), [file for file, _, _ in entries]))
     batches, numbers = [], {}
     for number, (entry, (size, sha256), (first_offset, last_offset)) in enumerate(
         zip(entries, digests, offsets, strict=True), start=1
     ):
-        _, file, total, mended = entry  # type: ignore[assignment]
+        file, total, mended = entry
         numbers[
             f"{total.stream}/{total.cut}" if isinstance(total, batch_contents.CutTotal) else total.file
         ] = number
@@ -225,6 +218,26 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
             )
         )
     return batches, numbers
+
+
+def in_push_order(
+    contents: batch_contents.Contents,
+) -> list[tuple[str, FileTotal | batch_contents.CutTotal, bool]]:
+    """Return file, totals and whether its rows are judged of each batch, in the order of the push.
+
+    Within a tag, staged files come in the order of their units, and batches of judged rows last.
+    """
+    staged: list[tuple[tuple[str, tuple[int, int, str, int]], FileTotal | batch_contents.CutTotal]] = [
+        ((total.tag, (0, total.unit, total.file, 0)), total) for total in contents.as_they_are
+    ]
+    cuts = [((cut.tag, cut.order), cut) for cut in contents.cuts]
+    ordered = sorted([*staged, *cuts], key=lambda entry: entry[0])
+    return [
+        (total.file, total, total.stream >= batch_contents.JUDGED_STREAMS)
+        if isinstance(total, batch_contents.CutTotal)
+        else (f"{contents.staged_folder}/{total.file}", total, False)
+        for _, total in ordered
+    ]
 
 
 def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
@@ -328,49 +341,66 @@ def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
 
 def _write_holds(sealed: Sealed, file: str) -> None:
     """Write open holds (ended = false) and holds that are over, one row each."""
-    looked = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
+    looks = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
     rows = []
-    seen: set[Key] = set()
+    held: set[Key] = set()
     for row in sealed.decisions.where("kind = 'held'").toLocalIterator():
         key = (row.tag, row.persistence_id)
-        seen.add(key)
-        before = looked.get(key)
-        same = before is not None and before.first_missing == row.tag_pid_sequence_nr
-        rows.append(
-            {
-                "tag": key[0],
-                "persistence_id": key[1],
-                "reason": row.reason,
-                "first_missing": row.tag_pid_sequence_nr,
-                "last_missing": row.last_missing,
-                "after_sequence_nr": row.after_sequence_nr,
-                "before_sequence_nr": row.before_sequence_nr,
-                "from_ticks": row.ticks,
-                "held_rows": row.held_rows,
-                "since_run": before.since_run if before and same else sealed.plan.run,
-                "since": before.since if before and same else sealed.plan.planned_at,
-                "seen": before.seen if before else "",
-                "ended": False,
-            }
-        )
-    gone = sorted(set(looked) - seen)
-    over: set[Key] = set()
+        held.add(key)
+        hole = Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+        hold = judged_hold(sealed.plan, looks.get(key), key, row.reason, hole, row.ticks, row.held_rows)
+        rows.append(hold_record(hold))
+    gone = sorted(set(looks) - held)
+    judged: set[Key] = set()
     if gone:
         of_them = F.broadcast(sealed.spark.createDataFrame(gone, "tag string, persistence_id string"))
-        judged = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
-        over = {(row.tag, row.persistence_id) for row in judged.collect()}
-    for key in gone:
-        look = looked[key]
-        if key in over:
-            rows.append(
-                {"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at}
-            )
-        else:
-            # The view no longer has a row of this hold. The hold stays, so that rows that come back are
-            # judged.
-            rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
+        keys = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
+        judged = {(row.tag, row.persistence_id) for row in keys.collect()}
+    rows += [no_longer_held(sealed.plan, looks[key], judged=key in judged) for key in gone]
     rows += _grown(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
+
+
+def judged_hold(
+    plan: Plan,
+    before: HoldLook | None,
+    key: Key,
+    reason: str,
+    hole: Hole,
+    from_ticks: int,
+    held_rows: int,
+) -> HoldRow:
+    """Return the hold of a persistence_id that a run has judged.
+
+    Its age goes on if it waits for the same first number as `before`. A new hold has no fingerprint, so the
+    next plan looks at it.
+    """
+    same = before is not None and before.first_missing == hole.first
+    return HoldRow(
+        *key,
+        reason,
+        hole,
+        from_ticks,
+        held_rows,
+        before.since_run if before and same else plan.run,
+        before.since if before and same else plan.planned_at,
+        before.seen if before else "",
+    )
+
+
+def no_longer_held(plan: Plan, look: HoldLook, *, judged: bool) -> dict[str, Any]:
+    """Return the record of a hold that keeps no row back: it is over if rows of it were judged.
+
+    Without a row in the view the hold stays, so that rows that come back are judged.
+    """
+    if judged:
+        return {
+            "tag": look.tag,
+            "persistence_id": look.persistence_id,
+            "ended": True,
+            "since": plan.planned_at,
+        }
+    return {**look.model_dump(), "held_rows": 0, "ended": False}
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
@@ -383,15 +413,18 @@ def _grown(sealed: Sealed) -> list[dict[str, Any]]:
         (row.tag, row.persistence_id): int(row["count"])
         for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
     }
-    held = {(hold.tag, hold.persistence_id): hold for hold in sealed.frozen}
-    rows = {key: hold.held_rows + new_rows[key] for key, hold in held.items() if key in new_rows} | dict(
-        sealed.recounted
-    )
-    return [
-        hold_record(replace(held[key], held_rows=count))
-        for key, count in rows.items()
-        if held[key].held_rows != count
-    ]
+    return [hold_record(hold) for hold in grown(sealed.frozen, new_rows, sealed.recounted)]
+
+
+def grown(
+    holds: Iterable[HoldRow], new_rows: Mapping[Key, int], recounted: Mapping[Key, int]
+) -> Iterator[HoldRow]:
+    """Yield the holds that keep back another number of rows: `new_rows` more, or as many as were recounted."""
+    for hold in holds:
+        key = (hold.tag, hold.persistence_id)
+        rows = recounted.get(key, hold.held_rows + new_rows.get(key, 0))
+        if rows != hold.held_rows:
+            yield replace(hold, held_rows=rows)
 
 
 def hold_record(hold: HoldRow) -> dict[str, Any]:
@@ -470,10 +503,27 @@ def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
     return counts
 
 
-def _tag_outcome(
-    sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tuple[str, str, str], int]
+def findings(counts: Mapping[tuple[str, str, str], int]) -> dict[str, int]:
+    """Return the judged rows (by tag, action and reason) by reason."""
+    return {
+        reason: sum(n for (_, _, r), n in counts.items() if r == reason)
+        for reason in sorted({r for _, _, r in counts})
+    }
+
+
+def tag_outcome(
+    span: TagRange,
+    tag: str,
+    batches: Sequence[Batch],
+    counts: Mapping[tuple[str, str, str], int],
+    totals: Sequence[FileTotal],
+    oldest: int,
 ) -> TagOutcome:
-    span = sealed.plan.tags[tag]
+    """Return the outcome of a run for a tag.
+
+    `counts`: judged rows by tag, action and reason. `oldest`: the first hour (milliseconds) that look-back
+    still counts.
+    """
 
     def count(action: str) -> int:
         return sum(n for (t, a, _), n in counts.items() if (t, a) == (tag, action))
@@ -482,25 +532,28 @@ def _tag_outcome(
         after=span.after,
         until=span.until,
         window_from=span.window_from,
-        window_rows=sum(total.window_rows for total in sealed.contents.totals if total.tag == tag),
+        window_rows=sum(total.window_rows for total in totals if total.tag == tag),
         long_look=span.long_look,
         delivered=sum(batch.rows for batch in batches if batch.tag == tag),
         late=count("late"),
         dropped=count("drop"),
         held=count("hold"),
         back_from=span.back_from,
-        hours=_hours(sealed, tag),
+        hours=hours_read((total for total in totals if total.tag == tag), oldest),
     )
 
 
-def _hours(sealed: Sealed, tag: str) -> list[HourRows]:
-    """Return the new rows that were read of each hour that look-back still counts."""
-    reach = max(sealed.pipeline.look_back_windows_seconds, default=0)
-    oldest = (from_datetime(sealed.plan.planned_at) - int(reach * TICKS_PER_SECOND)) // TICKS_PER_MILLISECOND
+def hours_read(totals: Iterable[FileTotal], oldest: int) -> list[HourRows]:
+    """Return the new rows that were read of each hour from `oldest` (milliseconds) on."""
     read: dict[int, int] = {}
-    for total in sealed.contents.totals:
-        if total.tag == tag:
-            for begin, rows in total.hours:
-                if begin >= oldest:
-                    read[begin] = read.get(begin, 0) + rows
+    for total in totals:
+        for begin, rows in total.hours:
+            if begin >= oldest:
+                read[begin] = read.get(begin, 0) + rows
     return [HourRows(begin=begin, rows=rows) for begin, rows in sorted(read.items())]
+
+
+def oldest_hour(planned_at: datetime, windows: Sequence[float]) -> int:
+    """Return the moment (milliseconds) up to which look-back reaches; older hours are not counted."""
+    reach = max(windows, default=0)
+    return (from_datetime(planned_at) - int(reach * TICKS_PER_SECOND)) // TICKS_PER_MILLISECOND

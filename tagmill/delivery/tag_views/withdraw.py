@@ -8,7 +8,7 @@ are missing. Closing it writes that progress. A number is noted only if ClickHou
 batch, so that nothing is delivered twice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -30,7 +30,7 @@ from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
-from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
@@ -176,12 +176,20 @@ def count(files: RunFiles, document: Plan) -> int:
 
 def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID) -> tuple[int, Batch]:
     row = ledger.run(name, run)
-    found = (
-        next((batch for batch in ledger.batches(name, run) if batch.batch_id == batch_id), None)
-        if row
-        else None
-    )
-    if row is None or found is None:
+    row, batch = withdrawable(name, run, batch_id, row, ledger.batches(name, run) if row else [])
+    manifest = read_manifest(RunFiles(settings.storage.root), row)
+    return run, next(sealed for sealed in manifest.batches if sealed.number == batch.number)
+
+
+def withdrawable(
+    name: str, run: int, batch_id: UUID, row: RunRow | None, batches: Sequence[BatchRow]
+) -> tuple[RunRow, BatchRow]:
+    """Return a run and its batch that can be withdrawn.
+
+    Raises GuardRefused if the batch is unknown or VOIDED, or its run is not closed.
+    """
+    batch = next((batch for batch in batches if batch.batch_id == batch_id), None)
+    if row is None or batch is None:
         raise GuardRefused(
             f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}"
         )
@@ -191,12 +199,11 @@ def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: U
             "run's batches can be withdrawn. "
             "Nothing was changed"
         )
-    if found.state == BatchState.VOIDED:
+    if batch.state == BatchState.VOIDED:
         raise GuardRefused(
             f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed"
         )
-    manifest = read_manifest(RunFiles(settings.storage.root), row)
-    return run, next(batch for batch in manifest.batches if batch.number == found.number)
+    return row, batch
 
 
 def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
@@ -393,12 +400,11 @@ def _progress(
     """Yield rows of PROGRESS_SCHEMA in groups: one row for every persistence_id that loses numbers."""
     numbers: dict[Key, set[int]] = {}
     for events in _events(files, document):
-        there = clickhouse.present(
+        present = clickhouse.present(
             table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
         )
-        for event in events:
-            if (event.tag, event.persistence_id, event.sequence_nr) not in there:
-                numbers.setdefault((event.tag, event.persistence_id), set()).add(event.number)
+        for key, number in undelivered(events, present):
+            numbers.setdefault(key, set()).add(number)
     keys = list(numbers)
     rows: list[dict[str, Any]] = []
     for (tag, persistence_id), known in zip(
@@ -422,6 +428,15 @@ def _progress(
             yield rows
             rows = []
     yield rows
+
+
+def undelivered(
+    events: Iterable[Event], present: Collection[tuple[str, str, int]]
+) -> Iterator[tuple[Key, int]]:
+    """Yield key and number of each event that is `present` (tag, persistence_id, sequence_nr) in no batch."""
+    for event in events:
+        if (event.tag, event.persistence_id, event.sequence_nr) not in present:
+            yield (event.tag, event.persistence_id), event.number
 
 
 def _events(files: RunFiles, document: Plan) -> Iterator[list[Event]]:

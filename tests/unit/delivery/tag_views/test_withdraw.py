@@ -1,0 +1,63 @@
+"""Which batches can be withdrawn, and which events a withdrawal delivers again."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmill.delivery.tag_views.withdraw import Event, undelivered, withdrawable
+from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.errors import GuardRefused
+from tagmill.ledger.runs import RunRow
+from tests.unit.delivery.tag_views.ledger_rows import batch_row, run_row
+
+
+def test_withdrawable_batch_of_closed_run() -> None:
+    row, batches = run_row(RunState.CLOSED), [batch_row(1), batch_row(2)]
+    assert withdrawable("p", 3, UUID(int=2), row, batches) == (row, batches[1])
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "number", "message"),
+    [
+        (None, BatchState.IN_CLICKHOUSE, 1, "has no batch"),
+        (run_row(RunState.CLOSED), BatchState.IN_CLICKHOUSE, 9, "has no batch"),
+        (run_row(RunState.SEALED), BatchState.IN_CLICKHOUSE, 1, "only a closed run"),
+        (run_row(RunState.ABANDONED), BatchState.IN_CLICKHOUSE, 1, "only a closed run"),
+        (run_row(RunState.CLOSED), BatchState.VOIDED, 1, "VOIDED already"),
+    ],
+    ids=["unknown run", "unknown batch", "sealed run", "abandoned run", "void batch"],
+)
+def test_withdrawable_refuses(row: RunRow | None, state: BatchState, number: int, message: str) -> None:
+    with pytest.raises(GuardRefused, match=message):
+        withdrawable("p", 3, UUID(int=number), row, [batch_row(1, state)])
+
+
+EVENTS = st.builds(
+    Event,
+    st.sampled_from(["t", "u"]),
+    st.sampled_from(["p-1", "p-2"]),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.just(0),
+)
+
+
+@given(events=st.lists(EVENTS), delivered=st.lists(EVENTS))
+def test_undelivered_events_are_in_no_batch(events: list[Event], delivered: list[Event]) -> None:
+    """A number is noted if ClickHouse has its event in no other batch, so that nothing comes twice."""
+    present = {(event.tag, event.persistence_id, event.sequence_nr) for event in delivered}
+    noted = list(undelivered(events, present))
+    assert noted == [
+        ((event.tag, event.persistence_id), event.number)
+        for event in events
+        if (event.tag, event.persistence_id, event.sequence_nr) not in present
+    ]
+
+
+def test_undelivered_tells_events_by_sequence_nr() -> None:
+    """An event that moved to another number of the view is still the delivered one."""
+    moved = Event("t", "p-1", sequence_nr=5, number=8, timebucket=0)
+    assert not list(undelivered([moved], {("t", "p-1", 5)}))
+    assert list(undelivered([moved], {("u", "p-1", 5), ("t", "p-2", 5)})) == [(("t", "p-1"), 8)]
