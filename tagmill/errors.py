@@ -4,18 +4,35 @@ The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or
 quality, 75 transient.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 
 class TagmillError(Exception):
     """The base of all errors.
 
     The message names pipeline, run, batch or key, the cause, what was left untouched and what to do next.
+    `pipeline`, `run` (its number) and `batch` (its id) are those of the message, as far as the error is about
+    one.
     """
 
     exit_code = 1
     # The file with the trace of the cause, if the cause says more than the message.
     trace_file: Path | None = None
+
+    def __init__(
+        self,
+        *args: object,
+        pipeline: str | None = None,
+        run: int | None = None,
+        batch: UUID | str | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.pipeline = pipeline
+        self.run = run
+        self.batch = None if batch is None else str(batch)
 
     @property
     def line(self) -> str:
@@ -78,8 +95,15 @@ class DataQualityStop(TagmillError):
 
     exit_code = 3
 
-    def __init__(self, message: str, docs_page: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        docs_page: str | None = None,
+        *,
+        pipeline: str | None = None,
+        run: int | None = None,
+    ) -> None:
+        super().__init__(message, pipeline=pipeline, run=run)
         self.docs_page = docs_page
 
 
@@ -113,3 +137,17 @@ class SealedFileDamaged(TerminalError):
 
 class DestinationDiffers(ConfigurationError):
     """The destination table's columns are not those that Tagmill writes."""
+
+
+@contextmanager
+def about(
+    *, pipeline: str | None = None, run: int | None = None, batch: UUID | str | None = None
+) -> Iterator[None]:
+    """Fill in pipeline, run and batch of a TagmillError that has been raised without them."""
+    try:
+        yield
+    except TagmillError as error:
+        error.pipeline = pipeline if error.pipeline is None else error.pipeline
+        error.run = run if error.run is None else error.run
+        error.batch = str(batch) if error.batch is None and batch is not None else error.batch
+        raise

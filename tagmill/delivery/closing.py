@@ -19,6 +19,8 @@ def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]
     except ForeignWriteTime:
         if (state := ledger.current(name, run, fence).state) != RunState.SEALED:
             raise FenceRaised(
-                f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts"
+                f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts",
+                pipeline=name,
+                run=run,
             ) from None
         raise

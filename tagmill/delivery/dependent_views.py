@@ -67,7 +67,10 @@ class DependentViews:
             "nothing more was pushed. "
             f"Either complete the views by hand, then: tagmill batches accept {at} --why …; or take the "
             "batch out and send it again, "
-            f"which views that have it count twice: tagmill batches resend {at} {DESPITE_VIEWS} --why …"
+            f"which views that have it count twice: tagmill batches resend {at} {DESPITE_VIEWS} --why …",
+            pipeline=pipeline,
+            run=run,
+            batch=batch.batch_id,
         )
 
     def _known(self, batch: BatchRow) -> ViewInsert | None:
@@ -101,7 +104,10 @@ def accept(
         raise GuardRefused(
             f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is {batch.state} and "
             "waits for no decision about views. "
-            f"Nothing was changed. Look: tagmill batches --pipeline {row.pipeline}"
+            f"Nothing was changed. Look: tagmill batches --pipeline {row.pipeline}",
+            pipeline=row.pipeline,
+            run=row.run,
+            batch=batch.batch_id,
         )
     ViewInserts(ledger.cassandra, ledger.ledger_keyspace, row.pipeline, row.run).accept(batch, who, why)
     ledger.record_intervention(row.pipeline, row.run, who, f"batches accept {batch.batch_id}", why)

@@ -26,7 +26,8 @@ def require_up_to_date(
         if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
             raise GuardRefused(
                 f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore "
-                f"--pipeline {pipeline} --dry-run"
+                f"--pipeline {pipeline} --dry-run",
+                pipeline=pipeline,
             )
 
 

@@ -24,7 +24,7 @@ from tagmill.delivery.destination_retention import Expiry, Within, times_in
 from tagmill.domain.batches.layout import TAG_VIEWS, Layout
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.documents import Batch
-from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError
+from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError, about
 from tagmill.ledger.batch_times import BatchTimes
 from tagmill.ledger.runs import BatchRow, Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
@@ -191,7 +191,12 @@ class _Pushing:
                 if not found and not (within and within.rows == 0):
                     # raises if the run was taken over, and the batch voided, while this step slept
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
-                    raise StoreUnavailable(self._absent(batch, row))
+                    raise StoreUnavailable(
+                        self._absent(batch, row),
+                        pipeline=manifest.pipeline,
+                        run=manifest.run,
+                        batch=batch.batch_id,
+                    )
         expired = within and within.rows <= sum(total.rows for total in found) < batch.rows
         if not (expiry and within and expired and expiry.agrees(row.batch_id, row.generation, within)):
             verify(manifest, batch, row, found)
@@ -236,13 +241,17 @@ class _Pushing:
             return False
 
     def _sealed_bytes(self, batch: Batch) -> bytes:
-        content = self.files.read(batch.file)
+        with about(pipeline=self.manifest.pipeline, run=self.manifest.run, batch=batch.batch_id):
+            content = self.files.read(batch.file)
         if len(content) != batch.bytes or hashlib.sha256(content).hexdigest() != batch.sha256:
             raise SealedFileDamaged(
                 f"{self.files.url(batch.file)}: the bytes of batch {batch.batch_id} "
                 f"(run {self.manifest.run}, pipeline {self.manifest.pipeline}) "
                 f"are not those that were sealed. Nothing of it was sent. Restore the file, or: "
-                f"tagmill run void --pipeline {self.manifest.pipeline} --why …"
+                f"tagmill run void --pipeline {self.manifest.pipeline} --why …",
+                pipeline=self.manifest.pipeline,
+                run=self.manifest.run,
+                batch=batch.batch_id,
             )
         return content
 
@@ -271,5 +280,8 @@ def verify(manifest: Sealed, batch: Batch, row: BatchRow, found: list[Totals]) -
         "Nothing more was pushed. "
         f"Look: tagmill batches --pipeline {manifest.pipeline}. "
         f"Repair: tagmill batches resend {batch.batch_id} --run {manifest.run} --pipeline "
-        f"{manifest.pipeline} --why …"
+        f"{manifest.pipeline} --why …",
+        pipeline=manifest.pipeline,
+        run=manifest.run,
+        batch=batch.batch_id,
     )

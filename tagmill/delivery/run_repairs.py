@@ -24,7 +24,8 @@ def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
         there = f"run {row.run} is {row.state}" if row else "no run is open"
         raise GuardRefused(
             f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs "
-            f"--pipeline {pipeline}"
+            f"--pipeline {pipeline}",
+            pipeline=pipeline,
         )
     return row
 
@@ -40,7 +41,10 @@ def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[R
     if row is None or batch is None:
         raise GuardRefused(
             f"pipeline {pipeline}, run {run} has no batch {batch_id}. Nothing was changed. Look: tagmill "
-            f"batches --pipeline {pipeline}"
+            f"batches --pipeline {pipeline}",
+            pipeline=pipeline,
+            run=run,
+            batch=batch_id,
         )
     return row, batch
 
@@ -68,7 +72,10 @@ def void_waiting(
             raise GuardRefused(
                 f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It "
                 "was not voided; "
-                f"finish the run instead: tagmill run deliver --pipeline {row.pipeline}"
+                f"finish the run instead: tagmill run deliver --pipeline {row.pipeline}",
+                pipeline=row.pipeline,
+                run=row.run,
+                batch=batch.batch_id,
             )
         ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
     ledger.record_intervention(row.pipeline, row.run, who, f"run void ({len(waiting)} batches)", why)
@@ -93,7 +100,10 @@ def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, b
         raise StoreUnavailable(
             f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is still in ClickHouse. "
             "The run stays as it is; "
-            "run the same command again"
+            "run the same command again",
+            pipeline=row.pipeline,
+            run=row.run,
+            batch=batch.batch_id,
         )
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
 

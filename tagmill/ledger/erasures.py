@@ -96,7 +96,8 @@ class Erasures:
             raise GuardRefused(
                 f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by "
                 f"{row.who} and is not finished. Nothing "
-                f"was done; finish it: tagmill erase --pipeline {pipeline}"
+                f"was done; finish it: tagmill erase --pipeline {pipeline}",
+                pipeline=pipeline,
             )
 
     # -- one erasure

@@ -46,6 +46,7 @@ class FencedRecord(Generic[Row]):
         read: Reads the row at SERIAL; returns None if there is none.
         name: The record in an error's message, for example "run 7 of pipeline orders".
         untouched: A sentence for errors that says what was not done, and what goes on.
+        batch: The id of the batch that the record is of, for errors; None if it is not a batch's.
     """
 
     cassandra: Cassandra
@@ -54,6 +55,7 @@ class FencedRecord(Generic[Row]):
     read: Callable[[], Row | None]
     name: str
     untouched: str
+    batch: UUID | None = None
 
     def begin(self, owner: str, columns: Mapping[str, Any]) -> Row:
         """Write the row with fence 1 and return it; raises FenceRaised if it exists."""
@@ -67,7 +69,7 @@ class FencedRecord(Generic[Row]):
         )
         row = self.read()
         if not begun or row is None or row.attempt != attempt:
-            raise FenceRaised(f"{self.name} was created by somebody else meanwhile. {self.untouched}")
+            raise self._refusal(f"{self.name} was created by somebody else meanwhile. {self.untouched}")
         return row
 
     def take_over(self, known: Row, owner: str, changes: Mapping[str, Any] | None = None) -> Row:
@@ -118,7 +120,7 @@ class FencedRecord(Generic[Row]):
         """
         if not self.try_move(fence, expected, changes, landed):
             values = ", ".join(f"{value} ({column})" for column, value in expected.items())
-            raise FenceRaised(f"{self.name} is no longer {values}. {untouched or self.untouched}")
+            raise self._refusal(f"{self.name} is no longer {values}. {untouched or self.untouched}")
 
     def finish(
         self,
@@ -161,10 +163,15 @@ class FencedRecord(Generic[Row]):
         row = self.read()
         return row is not None and row.attempt == attempt
 
+    def _refusal(self, message: str) -> FenceRaised:
+        return FenceRaised(
+            message, pipeline=self.key.get("pipeline"), run=self.key.get("run"), batch=self.batch
+        )
+
     def _lost(self, row: Row | None, fence: int) -> FenceRaised:
         if row is None:
-            return FenceRaised(f"{self.name} is not in the ledger. {self.untouched}")
-        return FenceRaised(
+            return self._refusal(f"{self.name} is not in the ledger. {self.untouched}")
+        return self._refusal(
             f"{self.name} was taken over by {row.owner} (fence {row.fence}, this step has {fence}). "
             f"{self.untouched}"
         )

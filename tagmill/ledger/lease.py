@@ -76,7 +76,8 @@ class Lease:
             if time.monotonic() >= end:
                 raise LeaseTaken(
                     f"pipeline {self.pipeline}: {holder or 'another run'} is at work. Nothing was done; "
-                    f"try again later (a holder that died loses its lease within {self.seconds} s)"
+                    f"try again later (a holder that died loses its lease within {self.seconds} s)",
+                    pipeline=self.pipeline,
                 )
             time.sleep(POLL_SECONDS)
 

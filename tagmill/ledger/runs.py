@@ -131,7 +131,9 @@ class Ledger:
             raise GuardRefused(
                 f"run {before.run} of pipeline {pipeline} is not finished ({before.state}), so no later "
                 "one begins. Nothing was written; "
-                f"first: tagmill run deliver --pipeline {pipeline}"
+                f"first: tagmill run deliver --pipeline {pipeline}",
+                pipeline=pipeline,
+                run=before.run,
             )
         if number == 1:
             claimed = self.cassandra.transact(
@@ -288,7 +290,9 @@ class Ledger:
         )
         if not done:
             raise FenceRaised(
-                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. It was not removed"
+                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. It was not removed",
+                pipeline=row.pipeline,
+                run=row.run,
             )
         self.delete_batches(row.pipeline, row.run)
 
@@ -449,10 +453,13 @@ class Ledger:
             record,
             key={**record.key, "batch_no": number},
             name=f"batch {batch_id or number} of {record.name}",
+            batch=batch_id,
         )
 
 
 def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:
     return FenceRaised(
-        f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written"
+        f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written",
+        pipeline=pipeline,
+        run=run,
     )

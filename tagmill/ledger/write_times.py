@@ -106,5 +106,6 @@ def foreign(pipeline: str, row: str, done: str = "Nothing was sealed") -> Foreig
     return ForeignWriteTime(
         f"pipeline {pipeline}: {row} in the ledger was written by another program (its write time is not "
         "a run's), so what a run writes "
-        f"there would be lost. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run"
+        f"there would be lost. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run",
+        pipeline=pipeline,
     )

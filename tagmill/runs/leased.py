@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
+from tagmill.errors import about
 from tagmill.ledger.failures import noted
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
@@ -27,7 +28,11 @@ def leased(
         lease = Lease(
             ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds
         )
-        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
+        with (
+            about(pipeline=pipeline, run=run),
+            lease.for_a_step(wait),
+            noted(settings, ledger.cassandra, pipeline, step, run),
+        ):
             if pipeline in settings.pipelines:
                 check_journal(ledger.cassandra, settings, pipeline)
             yield ledger, lease
@@ -39,7 +44,11 @@ def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
 
     Raises LeaseTaken, and of a pipeline of kind tag_views what check_journal raises.
     """
-    with Ledger(settings.cassandra) as ledger, held(settings, ledger.cassandra, pipeline, owner, [pipeline]):
+    with (
+        about(pipeline=pipeline),
+        Ledger(settings.cassandra) as ledger,
+        held(settings, ledger.cassandra, pipeline, owner, [pipeline]),
+    ):
         if pipeline in settings.pipelines:
             check_journal(ledger.cassandra, settings, pipeline)
         yield ledger

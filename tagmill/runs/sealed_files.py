@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from tagmill.domain.documents import Batch, Document
-from tagmill.errors import SealedFileDamaged, TerminalError
+from tagmill.errors import SealedFileDamaged, TerminalError, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs.storage import RunFiles
 
@@ -65,7 +65,10 @@ def way_out(pipeline: str) -> Iterator[None]:
         yield
     except SealedFileDamaged as error:
         raise SealedFileDamaged(
-            f"{error}, or go on without it: tagmill run give-up --pipeline {pipeline} --why …"
+            f"{error}, or go on without it: tagmill run give-up --pipeline {pipeline} --why …",
+            pipeline=pipeline,
+            run=error.run,
+            batch=error.batch,
         ) from None
 
 
@@ -96,6 +99,9 @@ def read_of_run(files: RunFiles, row: RunRow, kind: type[D], file: str | None, s
     """
     if not file:
         raise TerminalError(
-            f"run {row.run} of pipeline {row.pipeline} has no {kind.__name__.lower()} (it is {row.state})"
+            f"run {row.run} of pipeline {row.pipeline} has no {kind.__name__.lower()} (it is {row.state})",
+            pipeline=row.pipeline,
+            run=row.run,
         )
-    return read_document(files, kind, file, sha256, of=f"run {row.run}, pipeline {row.pipeline}")
+    with about(pipeline=row.pipeline, run=row.run):
+        return read_document(files, kind, file, sha256, of=f"run {row.run}, pipeline {row.pipeline}")

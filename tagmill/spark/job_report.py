@@ -23,7 +23,8 @@ from tagmill.spark import errors
 class JobReport:
     """The report that a job fills in.
 
-    `exit_code`: 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted.
+    `exit_code`: 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted. `batch`: the
+    id of the batch that the error is about, if it is about one.
     """
 
     step: str
@@ -34,6 +35,7 @@ class JobReport:
     message: str = ""
     error: str | None = None
     error_type: str | None = None
+    batch: str | None = None
     docs: str | None = None
     seconds: float = 0.0
 
@@ -48,6 +50,7 @@ class JobReport:
             "message",
             "error",
             "error_type",
+            "batch",
             "docs",
             "seconds",
         )
@@ -113,6 +116,7 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
 
 def _failed(report: JobReport, error: TagmillError, kind: str) -> None:
     report.exit_code, report.error, report.error_type = error.exit_code, error.line, kind
+    report.run, report.batch = error.run if report.run is None else report.run, error.batch
     report.docs = getattr(error, "docs_page", None)
 
 

@@ -46,7 +46,9 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
         raise TransientError(
             f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was "
-            "closed; push first"
+            "closed; push first",
+            pipeline=name,
+            run=run,
         )
     voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
     void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}

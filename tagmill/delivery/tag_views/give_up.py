@@ -61,7 +61,8 @@ class GiveUp:
             if row is None and not apart and not self._lost_its_withdrawal(ledger):
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
-                    f"tagmill runs --pipeline {self.name}"
+                    f"tagmill runs --pipeline {self.name}",
+                    pipeline=self.name,
                 )
             return self._others(ledger, row, apart)
 
@@ -86,14 +87,17 @@ class GiveUp:
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                     "changed; first: "
-                    f"tagmill run deliver --pipeline {self.name}"
+                    f"tagmill run deliver --pipeline {self.name}",
+                    pipeline=self.name,
+                    run=row.run,
                 )
             hold = ledger.delivered.hold(self.name, tag, persistence_id)
             if hold is None or hold.reason != Reason.SET_APART:
                 raise GuardRefused(
                     f"pipeline {self.name} has not set {persistence_id!r} apart for tag {tag!r}. Nothing "
                     "was changed. "
-                    f"Look: tagmill holds --pipeline {self.name}"
+                    f"Look: tagmill holds --pipeline {self.name}",
+                    pipeline=self.name,
                 )
             run = self._recorded(ledger, f"holds release {tag} {persistence_id}")
             released = holds.to_judge_again(replace(hold, reason=Reason.RELEASED.value))

@@ -28,7 +28,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.errors import GuardRefused, SealedFileDamaged, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -78,7 +78,9 @@ class Interventions:
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. "
                     "Nothing was changed; "
-                    f"finish it: tagmill run deliver --pipeline {self.name}"
+                    f"finish it: tagmill run deliver --pipeline {self.name}",
+                    pipeline=self.name,
+                    run=row.run,
                 )
             row = ledger.raise_fence(row, self.owner)
             ledger.finish_run(
@@ -126,21 +128,27 @@ class Interventions:
             if row is None or found is None:
                 raise GuardRefused(
                     f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches "
-                    f"--pipeline {self.name}"
+                    f"--pipeline {self.name}",
+                    pipeline=self.name,
+                    run=run,
+                    batch=batch_id,
                 )
             if found.state == BatchState.VOIDED:
                 raise GuardRefused(
                     f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were "
-                    "erased. Nothing was changed"
+                    "erased. Nothing was changed",
+                    pipeline=self.name,
+                    run=run,
+                    batch=batch_id,
                 )
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
             files = RunFiles(self.settings.storage.root)
             manifest = read_manifest(files, row)
             sealed = next(batch for batch in manifest.batches if batch.number == found.number)
-            files.open_sealed(
-                sealed.file, sealed.sha256
-            ).close()  # raises for damaged bytes, so that a batch that can't be sent again stays
+            # Raises for damaged bytes, so that a batch that can't be sent again stays.
+            with about(pipeline=self.name, run=run, batch=batch_id):
+                files.open_sealed(sealed.file, sealed.sha256).close()
             to = destination_of(self.settings, self.name)
             return send_again(
                 self.settings,
@@ -225,7 +233,7 @@ class Interventions:
         with at_work(self.settings, self.name, self.owner) as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
-            require_closable(hold)
+            require_closable(self.name, hold)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
             self._intervene(
@@ -298,7 +306,10 @@ class Interventions:
                 f"({self.pipeline.retention_days}): its sealed "
                 "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal "
                 "has its events: "
-                f"tagmill audit --pipeline {self.name} --repair"
+                f"tagmill audit --pipeline {self.name} --repair",
+                pipeline=self.name,
+                run=run,
+                batch=batch_id,
             )
 
     def _none_open(self, ledger: Ledger) -> None:
@@ -306,7 +317,9 @@ class Interventions:
             raise GuardRefused(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                 "changed; first: "
-                f"tagmill run deliver --pipeline {self.name}"
+                f"tagmill run deliver --pipeline {self.name}",
+                pipeline=self.name,
+                run=row.run,
             )
         stops.finish(ledger, RunFiles(self.settings.storage.root), self.name)
 
@@ -319,7 +332,8 @@ class Interventions:
             raise GuardRefused(
                 f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was "
                 "changed. "
-                f"Look: tagmill holds --pipeline {self.name}"
+                f"Look: tagmill holds --pipeline {self.name}",
+                pipeline=self.name,
             )
         return hold
 
@@ -344,7 +358,8 @@ class Interventions:
             raise GuardRefused(
                 f"pipeline {self.name}: ClickHouse has none of the view's rows of {persistence_id!r}, "
                 f"tag {tag!r}. Nothing was changed; "
-                "give --number and --sequence-nr"
+                "give --number and --sequence-nr",
+                pipeline=self.name,
             )
         return progress
 
@@ -414,7 +429,9 @@ def require_voidable(manifest: Manifest, batches: Sequence[BatchRow]) -> None:
             raise GuardRefused(
                 f"run {manifest.run} of pipeline {manifest.pipeline}: tag {tag!r} has delivered batches that "
                 "belong with those to be voided. "
-                f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {manifest.pipeline}"
+                f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {manifest.pipeline}",
+                pipeline=manifest.pipeline,
+                run=manifest.run,
             )
 
 
@@ -432,18 +449,22 @@ def require_none_waiting_before(row: RunRow, batch: BatchRow, batches: Sequence[
             f"batch {waiting[0].batch_id} of run {row.run}, pipeline {row.pipeline}, comes before batch "
             f"{batch.batch_id} and is not "
             "delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline "
-            f"{row.pipeline}"
+            f"{row.pipeline}",
+            pipeline=row.pipeline,
+            run=row.run,
+            batch=waiting[0].batch_id,
         )
 
 
-def require_closable(hold: HoldRow) -> None:
+def require_closable(pipeline_name: str, hold: HoldRow) -> None:
     """Raise GuardRefused if a hold does not wait for numbers that can be given up."""
     if hold.reason not in CLOSABLE:
         raise GuardRefused(
             f"hold of {hold.persistence_id!r}, tag {hold.tag!r}, is for {hold.reason}: its numbers can't "
             "be given up. Nothing was changed; "
             "see: tagmill progress "
-            f"{'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
+            f"{'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help",
+            pipeline=pipeline_name,
         )
 
 
@@ -453,5 +474,6 @@ def require_another_life(pipeline_name: str, hold: HoldRow) -> None:
         raise GuardRefused(
             f"hold of {hold.persistence_id!r}, tag {hold.tag!r}, is for {hold.reason}, not "
             f"{Reason.ANOTHER_LIFE}. Nothing was changed; "
-            f"look: tagmill holds --pipeline {pipeline_name}"
+            f"look: tagmill holds --pipeline {pipeline_name}",
+            pipeline=pipeline_name,
         )

@@ -19,7 +19,8 @@ def require_same_tables(settings: Settings, ledger: Ledger, pipeline: str) -> No
             "its events were delivered, so "
             "its numbers may be of another life. Nothing was planned. A new life: deliver it under "
             "another pipeline name and destination. "
-            f"The same events (a backup): tagmill ledger accept-journal --pipeline {pipeline} --why …"
+            f"The same events (a backup): tagmill ledger accept-journal --pipeline {pipeline} --why …",
+            pipeline=pipeline,
         )
 
 

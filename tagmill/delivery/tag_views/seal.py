@@ -91,14 +91,20 @@ def _same_view(settings: Settings, plan: Plan) -> None:
             f"run {plan.run} of pipeline {plan.pipeline} was planned on {plan.view}, the pipeline now "
             f"reads {now}. Nothing was sealed. "
             "Give it up, the next run reads the same again: tagmill run abandon --pipeline "
-            f"{plan.pipeline} --why …"
+            f"{plan.pipeline} --why …",
+            pipeline=plan.pipeline,
+            run=plan.run,
         )
 
 
 def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: int) -> Manifest:
     row = ledger.current(name, run, fence)
     if row.state == RunState.ABANDONED:
-        raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
+        raise FenceRaised(
+            f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed",
+            pipeline=name,
+            run=run,
+        )
     manifest = read_manifest(files, row)
     if row.state == RunState.SEALED:
         add_batches(ledger, manifest)
@@ -362,6 +368,8 @@ class _Sealing:
             "was sealed or delivered. "
             f"{recorded}See {verdict.docs_page}",
             verdict.docs_page,
+            pipeline=plan.pipeline,
+            run=plan.run,
         )
 
     def _abandon(self, reason: str, judged: new_holds.Judged | None) -> str:

@@ -27,7 +27,7 @@ from tagmill.domain.continuity.model import Hole
 from tagmill.domain.documents import Batch
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks as ticks_of
-from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
@@ -87,7 +87,9 @@ def plan(
     if row := ledger.open_run(name):
         raise GuardRefused(
             f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
-            f"tagmill run deliver --pipeline {name}"
+            f"tagmill run deliver --pipeline {name}",
+            pipeline=name,
+            run=row.run,
         )
     chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
     pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
@@ -99,7 +101,8 @@ def plan(
             standing = Standing(
                 views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
             )
-            _write(writer, standing.of(key_rows(files, batch)))
+            with about(pipeline=name, run=run, batch=batch.batch_id):
+                _write(writer, standing.of(key_rows(files, batch)))
         _write(writer, lost)
     document = Plan(
         pipeline=name,
@@ -191,17 +194,26 @@ def withdrawable(
     batch = next((batch for batch in batches if batch.batch_id == batch_id), None)
     if row is None or batch is None:
         raise GuardRefused(
-            f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}"
+            f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}",
+            pipeline=name,
+            run=run,
+            batch=batch_id,
         )
     if row.state != RunState.CLOSED:
         raise GuardRefused(
             f"batch {batch_id} is of run {run}, pipeline {name}, which is {row.state}: only a closed "
             "run's batches can be withdrawn. "
-            "Nothing was changed"
+            "Nothing was changed",
+            pipeline=name,
+            run=run,
+            batch=batch_id,
         )
     if batch.state == BatchState.VOIDED:
         raise GuardRefused(
-            f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed"
+            f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed",
+            pipeline=name,
+            run=run,
+            batch=batch_id,
         )
     return row, batch
 
@@ -338,7 +350,10 @@ def _take_out(
         raise StoreUnavailable(
             f"batch {batch.batch_id} of run {part.run}, pipeline {name}, is still in ClickHouse. Nothing "
             "was noted as undelivered; "
-            f"run the same command again, or: tagmill run deliver --pipeline {name}"
+            f"run the same command again, or: tagmill run deliver --pipeline {name}",
+            pipeline=name,
+            run=part.run,
+            batch=batch.batch_id,
         )
 
 

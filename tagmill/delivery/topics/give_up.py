@@ -61,7 +61,8 @@ class TopicGiveUp:
             if not said and not apart:
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
-                    f"tagmill runs --pipeline {self.name}"
+                    f"tagmill runs --pipeline {self.name}",
+                    pipeline=self.name,
                 )
             if apart:
                 table = self._set_apart(ledger)
@@ -90,7 +91,8 @@ class TopicGiveUp:
             table = self._set_apart(ledger)
             if item not in table.items(kind):
                 raise GuardRefused(
-                    f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed"
+                    f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed",
+                    pipeline=self.name,
                 )
             self._recorded(ledger, f"run take-back {item}"[:1000])
             table.remove(kind, item)

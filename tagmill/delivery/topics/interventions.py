@@ -13,7 +13,7 @@ from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_wait
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout, layout_of
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, about
 from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
@@ -79,13 +79,17 @@ class TopicInterventions:
                 raise GuardRefused(
                     f"pipeline {self.name}, run {run} has no batch {batch_id} that could be sent again. "
                     "Nothing was changed. "
-                    f"Look: tagmill batches --pipeline {self.name}"
+                    f"Look: tagmill batches --pipeline {self.name}",
+                    pipeline=self.name,
+                    run=run,
+                    batch=batch_id,
                 )
             row = ledger.raise_fence(row, self.owner)
             manifest = read_manifest(self.files, row)
             sealed = next(one for one in manifest.batches if one.number == found.number)
             # A damaged file raises here, before rows are taken out that couldn't be sent again.
-            self.files.open_sealed(sealed.file, sealed.sha256).close()
+            with about(pipeline=self.name, run=run, batch=batch_id):
+                self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
                 self.chosen.destination,
                 layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}"),

@@ -134,7 +134,8 @@ class _Rekeying:
                 "new rule "
                 f"({'; '.join(done.examples)}). Nothing was changed. With --drop-unreadable their ids "
                 "go: such an event is delivered again "
-                "if it comes again"
+                "if it comes again",
+                pipeline=self.name,
             )
         self._claimed(number, f"dedup rekey {found.rule} to {self.chosen.rule}")
         self.tell(f"writing {done.ids - done.unreadable - done.equal} ids")
@@ -143,12 +144,14 @@ class _Rekeying:
         if self.ledger.last_run(self.name) != number:
             raise FenceRaised(
                 f"pipeline {self.name} has delivered events meanwhile. The rule in force stays; make the "
-                "ids again"
+                "ids again",
+                pipeline=self.name,
             )
         if not self.rules.switch(found.rule, self.chosen.rule):
             raise FenceRaised(
                 f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this "
-                "is in force"
+                "is in force",
+                pipeline=self.name,
             )
         checkpoints.reached("rekey.switched")
         self._forget(found.rule, number)
@@ -164,7 +167,9 @@ class _Rekeying:
             raise GuardRefused(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are "
                 f"made by {rule}. Nothing was "
-                f"changed; {back}finish it: tagmill run deliver --pipeline {self.name}"
+                f"changed; {back}finish it: tagmill run deliver --pipeline {self.name}",
+                pipeline=self.name,
+                run=row.run,
             )
 
     def _staged(self, home: str, rule: str, contents: Mapping[str, bytes]) -> DataFrame:

@@ -58,7 +58,11 @@ def seal(
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
     if row.state == RunState.ABANDONED:
-        raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
+        raise FenceRaised(
+            f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed",
+            pipeline=name,
+            run=run,
+        )
     if row.state == RunState.PLANNED:
         require_unsent(settings, ledger, name, run)
         with explained(ledger.cassandra.where):
@@ -218,7 +222,9 @@ class _Sealing:
                 f"{'; '.join(gone)}. Nothing was "
                 f"sealed, and offsets stay. Give the run up: tagmill run abandon --pipeline {name} --why "
                 "…; then go on with what is there: "
-                f"tagmill run deliver --pipeline {name} --accept-lost"
+                f"tagmill run deliver --pipeline {name} --accept-lost",
+                pipeline=name,
+                run=self.plan.run,
             )
 
     def _read(self, source: Source, staged: list[StagedFile]) -> DataFrame:

@@ -160,7 +160,9 @@ def push(
         if chosen.rule and not ids_noted(files, manifest):
             raise TransientError(
                 f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal "
-                "it again"
+                "it again",
+                pipeline=pipeline,
+                run=run,
             )
         if row.state == RunState.SEALED:
             sealed = layout_of(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
@@ -202,7 +204,9 @@ def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence
         batches = ledger.batches(pipeline, run)
         if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
             raise TransientError(
-                f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first"
+                f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first",
+                pipeline=pipeline,
+                run=run,
             )
         letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
         letters.add(_letters(files, manifest))

@@ -76,8 +76,10 @@ def test_resend_keeps_order_of_tag(waiting, run_state, refused) -> None:
     """A batch is not sent again before an undelivered one that comes before it."""
     batches = [waiting, batch_row(2, SENT)]
     if refused:
-        with pytest.raises(GuardRefused, match="comes before batch"):
+        with pytest.raises(GuardRefused, match="comes before batch") as refusal:
             require_none_waiting_before(run_row(run_state), batches[1], batches)
+        told = refusal.value
+        assert (told.pipeline, told.run, told.batch) == ("p", 3, str(waiting.batch_id))
     else:
         require_none_waiting_before(run_row(run_state), batches[1], batches)
 
@@ -89,7 +91,7 @@ def test_reasons_have_one_way_out(reason: Reason) -> None:
     if reason == Reason.ANOTHER_LIFE:
         require_another_life("p", hold)
         with pytest.raises(GuardRefused, match="progress restart"):
-            require_closable(hold)
+            require_closable("p", hold)
     else:
         with pytest.raises(GuardRefused, match="Nothing was changed"):
             require_another_life("p", hold)
@@ -97,7 +99,7 @@ def test_reasons_have_one_way_out(reason: Reason) -> None:
 
 @pytest.mark.parametrize("reason", ["hole", "first_seen", "too_many_missing", "null_event", "broken_offset"])
 def test_closable_holds_wait_for_numbers(reason: str) -> None:
-    require_closable(hold_row(reason=reason))
+    require_closable("p", hold_row(reason=reason))
 
 
 def test_released_hold_has_next_turn() -> None:

@@ -30,8 +30,10 @@ def test_withdrawable_batch_of_closed_run() -> None:
     ids=["unknown run", "unknown batch", "sealed run", "abandoned run", "void batch"],
 )
 def test_withdrawable_refuses(row: RunRow | None, state: BatchState, number: int, message: str) -> None:
-    with pytest.raises(GuardRefused, match=message):
+    with pytest.raises(GuardRefused, match=message) as refusal:
         withdrawable("p", 3, UUID(int=number), row, [batch_row(1, state)])
+    told = refusal.value
+    assert (told.pipeline, told.run, told.batch) == ("p", 3, str(UUID(int=number)))
 
 
 EVENTS = st.builds(
