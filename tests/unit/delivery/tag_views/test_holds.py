@@ -3,8 +3,12 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from tagmill.delivery.tag_views.holds import MAX_PROBES, in_turn
-from tagmill.domain.continuity.model import Hole
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmill.delivery.tag_views.holds import MAX_PROBES, gap_buckets, in_turn
+from tagmill.domain.continuity.model import Hole, Progress
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.ledger.progress import HoldRow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,3 +31,22 @@ def test_all_are_looked_at_when_they_are_few() -> None:
     """Look at all holds if there are no more than a plan can look at."""
     few = [replace(HOLD, persistence_id=f"p-{n}") for n in range(5)]
     assert {hold.persistence_id for hold in in_turn(few, NOW)} == {hold.persistence_id for hold in few}
+
+
+@given(
+    size=st.sampled_from(BucketSize),
+    delivered=st.integers(10**16, 10**16 + 10**12),
+    held=st.integers(10**16, 10**16 + 10**12),
+    skew=st.integers(-1, 1),
+)
+def test_gap_buckets_reach_around_missing_rows(
+    size: BucketSize, delivered: int, held: int, skew: int
+) -> None:
+    """Missing rows lie between the last delivered event and the first held one, or in the bucket next to
+    either.
+    """
+    hold = replace(HOLD, from_ticks=held)
+    buckets = gap_buckets(size, Progress(1, 1, delivered, "", ()), hold, start_ticks=0)
+    for tick in (delivered, max(delivered, held)):
+        assert size.start(tick) + skew * size.milliseconds in buckets
+    assert size.start(held) in gap_buckets(size, None, hold, start_ticks=held)
