@@ -1,17 +1,25 @@
 """`tagmill kafka-journal` and `tagmill deadletters` as a person types them."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from tagmill.cli import shared
-from tagmill.cli.main import app
 from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.kafka import append_header
+
+
+class AtTerminal:
+    """Module sys with a person at standard input."""
+
+    stdin = SimpleNamespace(isatty=lambda: True)
+
+    def __getattr__(self, name):
+        return getattr(sys, name)
 
 
 @pytest.fixture
@@ -27,8 +35,8 @@ def said(kafka_journal, spark):
     settings = journal.settings(FEW_ROWS)
     schema.apply(settings)
 
-    def run(*arguments, pipeline=journal.name):
-        return tagmill(journal.file, *arguments, "--pipeline", pipeline)
+    def run(*arguments, pipeline=journal.name, answer=None):
+        return tagmill(journal.file, *arguments, "--pipeline", pipeline, answer=answer)
 
     run.journal = journal
     with pytest.MonkeyPatch.context() as patch:
@@ -86,12 +94,10 @@ def test_cli_replicate_status_head_deadletters_agree(said, monkeypatch):
     assert code == 0 and "0 Purge actions would be published" in shown
     assert said("kafka-journal", "purge-expired")[0] == 2  # not confirmed with --yes
     # A person sees what would be done, answers, and sees what was done.
-    monkeypatch.setattr(shared, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    config = ["--config", str(said.journal.file)]
-    purge = ["kafka-journal", "purge-expired", "--pipeline", said.journal.name]
-    shown = CliRunner().invoke(app, [*config, *purge], input="y\n").stdout
+    monkeypatch.setattr(shared, "sys", AtTerminal())
+    code, shown, _ = said("kafka-journal", "purge-expired", answer="y\n")
     looked, _, done = shown.partition("Purge all ids of")
-    assert "0 Purge actions would be published" in looked and "0 Purge actions" in done, shown
+    assert code == 0 and "0 Purge actions would be published" in looked and "0 Purge actions" in done, shown
     assert "would" not in done
 
 

@@ -216,12 +216,14 @@ def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:
     return content
 
 
-def tagmill(file: Path, *arguments: str) -> tuple[int, str, str]:
-    """Run a `tagmill` command in this process; return exit status, stdout and stderr."""
+def tagmill(file: Path, *arguments: str, answer: str | None = None) -> tuple[int, str, str]:
+    """Run a `tagmill` command in this process, with `answer` on its standard input; return exit status, stdout
+    and stderr.
+    """
     from tagmill.cli.main import app
 
     try:
-        result = CliRunner().invoke(app, ["--config", str(file), *arguments])
+        result = CliRunner().invoke(app, ["--config", str(file), *arguments], input=answer)
     finally:
         structlog.reset_defaults()  # the command's logging writes to a stderr that is now closed
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
