@@ -121,10 +121,12 @@ def append(rows: DataFrame, keyspace: str, table: str) -> None:
     rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()
 
 
-def _payload(one: str, other: str) -> Column:
+def _payload(first_column: str, second_column: str) -> Column:
     """Return 200 bytes that no codec can compress, derived from two columns."""
-    digests = [F.sha2(F.concat_ws("/", one, other, F.lit(part)), 512) for part in ("a", "b", "c")]
-    return F.unhex(F.concat(*digests, F.lpad(F.hex(one), 16, "0")))
+    digests = [
+        F.sha2(F.concat_ws("/", first_column, second_column, F.lit(part)), 512) for part in ("a", "b", "c")
+    ]
+    return F.unhex(F.concat(*digests, F.lpad(F.hex(first_column), 16, "0")))
 
 
 def _time_uuid(ticks: Column, node: Column) -> Column:

@@ -142,14 +142,14 @@ def _round(rows: int, round_: int) -> list[dict[str, Any]]:
     return lines
 
 
-def _line(what: str, measured: Measured, rows: int) -> dict[str, Any]:
+def _line(title: str, measured: Measured, rows: int) -> dict[str, Any]:
     print(
-        f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak "
+        f"  {title}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak "
         f"{measured.peak_mib:,.0f} MiB",
         flush=True,
     )
     return {
-        "what": what,
+        "what": title,
         "seconds": measured.seconds,
         "rows_per_second": rows / measured.seconds,
         "peak_mib": measured.peak_mib,

@@ -90,10 +90,10 @@ def _written(how: str) -> Measured:
     )
 
 
-def _job(what: str, *arguments: str) -> None:
+def _job(command: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
     subprocess.run(
-        [sys.executable, "-m", "bench.kafka_data", what, str(_config()), *arguments], check=True, cwd=ROOT
+        [sys.executable, "-m", "bench.kafka_data", command, str(_config()), *arguments], check=True, cwd=ROOT
     )
 
 

@@ -62,11 +62,11 @@ def produce(settings: Settings, events: str) -> None:
     producer.flush()
 
 
-def _send(producer: Producer, one: int, value: str | None, action: dict[str, object]) -> None:
+def _send(producer: Producer, key_number: int, value: str | None, action: dict[str, object]) -> None:
     headers = {"journal.action": json.dumps(action)}
     while True:
         try:
-            producer.produce(TOPIC, value, f"cart-{one:06d}", one % PARTITIONS, headers=headers)
+            producer.produce(TOPIC, value, f"cart-{key_number:06d}", key_number % PARTITIONS, headers=headers)
             return
         except BufferError:
             producer.poll(1)

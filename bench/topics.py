@@ -75,13 +75,13 @@ def main() -> None:
         )
 
 
-def _measured(what: str, round_: int, events: int) -> dict[str, Any]:
-    measured = _limit(LIMITS[what]) if what in LIMITS else _delivered(events)
+def _measured(case: str, round_: int, events: int) -> dict[str, Any]:
+    measured = _limit(LIMITS[case]) if case in LIMITS else _delivered(events)
     print(
-        f"  {what}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s",
+        f"  {case}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s",
         flush=True,
     )
-    return {"what": what, "round": round_, "seconds": measured.seconds, "peak_mib": measured.peak_mib}
+    return {"what": case, "round": round_, "seconds": measured.seconds, "peak_mib": measured.peak_mib}
 
 
 def _delivered(events: int) -> Measured:
@@ -99,10 +99,10 @@ def _limit(ids: list[str]) -> Measured:
     return measure([sys.executable, "-m", "bench.topics_data", "raw", str(_config()), *ids])
 
 
-def _job(what: str, *arguments: str) -> None:
+def _job(command: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
     subprocess.run(
-        [sys.executable, "-m", "bench.topics_data", what, str(_config()), *arguments], check=True, cwd=ROOT
+        [sys.executable, "-m", "bench.topics_data", command, str(_config()), *arguments], check=True, cwd=ROOT
     )
 
 

@@ -229,22 +229,24 @@ def _built(name: str, rows: int) -> Measured:
     return measured
 
 
-def _job(what: str, name: str, *arguments: str) -> None:
+def _job(command: str, name: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
     subprocess.run(
-        [sys.executable, "-m", "bench.views_data", what, str(_config(name)), *arguments], check=True, cwd=ROOT
+        [sys.executable, "-m", "bench.views_data", command, str(_config(name)), *arguments],
+        check=True,
+        cwd=ROOT,
     )  # noqa: S603
 
 
-def _line(case: str, what: str, round_: int, rows: int, measured: Measured) -> dict[str, Any]:
+def _line(case: str, variant: str, round_: int, rows: int, measured: Measured) -> dict[str, Any]:
     print(
-        f"  {case}, {what}, round {round_}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, "
+        f"  {case}, {variant}, round {round_}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, "
         f"peak {measured.peak_mib:,.0f} MiB",
         flush=True,
     )
     return {
         "case": case,
-        "what": what,
+        "what": variant,
         "round": round_,
         "rows": rows,
         "seconds": measured.seconds,

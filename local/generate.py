@@ -228,9 +228,9 @@ def _connect(host: str, port: int, keyspace: str, text: str) -> None:
     )
 
 
-def _chunk(what: str, start: int, stop: int) -> None:
+def _chunk(table: str, start: int, stop: int) -> None:
     session, keyspace, wanted = _worker
-    (_write_views if what == "views" else _write_owners)(session, keyspace, wanted, start, stop)
+    (_write_views if table == "views" else _write_owners)(session, keyspace, wanted, start, stop)
 
 
 def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:

@@ -67,8 +67,8 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
         return partial(migrate, plan=plan, owner=args.owner)
     chosen = Chosen.of(args.persistence_id, args.tag, offline=args.offline)
     return {
-        "rebuild": partial(rebuild, chosen=chosen, owner=args.owner),
-        "delete": partial(delete, chosen=chosen, owner=args.owner),
+        "rebuild": partial(rebuild, selection=chosen, owner=args.owner),
+        "delete": partial(delete, selection=chosen, owner=args.owner),
         "truncate": partial(truncate, owner=args.owner),
     }[args.operation]
 

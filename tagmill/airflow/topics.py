@@ -175,14 +175,14 @@ def _dedup_dag(
     pipeline: str,
     jobs: Path,
     operation: str,
-    what: str,
+    purpose: str,
     schedule: str | None,
     params: dict[str, Param],
 ) -> DAG:
     dag = new_dag(
         f"dedup_{operation}",
         pipeline,
-        description=f"ids of {pipeline} {what}",
+        description=f"ids of {pipeline} {purpose}",
         doc=__doc__,
         schedule=schedule,
         params=params,

@@ -292,7 +292,7 @@ class _Audit:
             events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder)
         )
 
-    def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
+    def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of
         these.
         """
@@ -301,10 +301,10 @@ class _Audit:
         from tagmill.audit import row_comparison
         from tagmill.audit.model import Kind
 
-        if not found.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
-            return found
-        left = materialize(row_comparison.without_untagged(found, events), self._url("of-tagged"))
-        self.untagged = found.count() - left.count()
+        if not findings.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
+            return findings
+        left = materialize(row_comparison.without_untagged(findings, events), self._url("of-tagged"))
+        self.untagged = findings.count() - left.count()
         return left
 
     def _numbered(self, ids: DataFrame) -> DataFrame:
@@ -315,7 +315,7 @@ class _Audit:
         columns = ["tag", "persistence_id", "tag_pid_sequence_nr AS number", "sequence_nr AS reached"]
         return ids.join(by_key, "persistence_id").selectExpr(*columns)
 
-    def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
+    def _looked_again(self, findings: DataFrame, stored: Any) -> DataFrame:
         """Return the findings without events that have arrived since: the application and deliveries may be
         at work.
         """
@@ -325,8 +325,8 @@ class _Audit:
         from tagmill.spark.connector import table
 
         event = ["kind", "tag", "persistence_id", "sequence_nr"]
-        in_view = found.where(F.col("kind") == Kind.MISSING_IN_VIEW.value)
-        in_clickhouse = found.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value)
+        in_view = findings.where(F.col("kind") == Kind.MISSING_IN_VIEW.value)
+        in_clickhouse = findings.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value)
         arrived = []
         if in_view.take(1):
             self.tell("looking again for what is missing in the view")
@@ -354,8 +354,8 @@ class _Audit:
             there = in_clickhouse.join(offsets, [*event[1:], "journal_offset"])
             arrived.append(there.select(*event))
         for keys in arrived:
-            found = found.join(keys.distinct(), event, "left_anti").select(*found.columns)
-        return found
+            findings = findings.join(keys.distinct(), event, "left_anti").select(*findings.columns)
+        return findings
 
     def _deliveries(self) -> tuple[int, RunState | None]:
         """Return the newest run and its state, which change when a run begins or ends."""

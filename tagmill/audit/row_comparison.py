@@ -93,7 +93,7 @@ def compared(
     return _findings(_matched(events.where(~F.expr(_PLAIN))), quiet)
 
 
-def without_untagged(found: DataFrame, journal: DataFrame) -> DataFrame:
+def without_untagged(findings: DataFrame, journal: DataFrame) -> DataFrame:
     """Return the findings without rows of the view whose events have no tags in the journal.
 
     The journal may have lost the tags, and rebuilds keep such rows.
@@ -105,7 +105,7 @@ def without_untagged(found: DataFrame, journal: DataFrame) -> DataFrame:
         .select(*event)
         .distinct()
     )
-    return found.join(untagged, event, "left_anti").select(*found.columns)
+    return findings.join(untagged, event, "left_anti").select(*findings.columns)
 
 
 def _party(rows: DataFrame, name: str, schema: str) -> DataFrame:
@@ -148,14 +148,14 @@ def _in_order(rows: str, first: str) -> str:
     return f"transform(array_sort({by}), x -> x.row)"
 
 
-def _unmatched(rows: str, others: str) -> str:
-    return f"filter({rows}, x -> NOT exists({others}, y -> y.event_hash = x.event_hash))"
+def _unmatched(rows: str, candidates: str) -> str:
+    return f"filter({rows}, x -> NOT exists({candidates}, y -> y.event_hash = x.event_hash))"
 
 
-def _surplus(rows: str, others: str) -> str:
+def _surplus(rows: str, candidates: str) -> str:
     """Return SQL for rows that equal none of the others, or only one that an earlier row was matched with."""
     return (
-        f"filter({rows}, (x, i) -> NOT exists({others}, y -> y.event_hash = x.event_hash)"
+        f"filter({rows}, (x, i) -> NOT exists({candidates}, y -> y.event_hash = x.event_hash)"
         f" OR exists(slice({rows}, 1, i), y -> y.event_hash = x.event_hash))"
     )
 
@@ -267,16 +267,16 @@ def _field(row: str, name: str, kind: str) -> str:
     return f"{row}.{name}" if row else f"CAST(null AS {kind})"
 
 
-def _difference(row: str, right: str, here: str, there: str) -> str:
+def _difference(row: str, right: str, row_store: str, right_store: str) -> str:
     """Return SQL for a sentence that says what of a row is not as it should be."""
     here_at, there_at = moment(f"{row}.ticks"), moment(f"{right}.ticks")
     return (
-        f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {there} ', "
+        f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {right_store} ', "
         f"{there_at})"
         f" WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the "
-        f"{there} ', {right}.offset)"
-        f" WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {there}'"
-        f" ELSE 'another payload in {here} than in the {there}' END"
+        f"{right_store} ', {right}.offset)"
+        f" WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {right_store}'"
+        f" ELSE 'another payload in {row_store} than in the {right_store}' END"
     )
 
 

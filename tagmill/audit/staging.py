@@ -132,10 +132,10 @@ def _unread(journal: Journal) -> Column:
     )
 
 
-def _payload(there: Sequence[str]) -> list[Column]:
+def _payload(table_columns: Sequence[str]) -> list[Column]:
     """Return the columns of a view's row that are not keys; null for those that the table does not have."""
     return [
-        (F.col(name) if name in there else F.lit(None)).cast(TYPES.get(kind, kind)).alias(name)
+        (F.col(name) if name in table_columns else F.lit(None)).cast(TYPES.get(kind, kind)).alias(name)
         for name, kind in VIEW_COLUMNS.items()
         if name not in KEYS
     ]

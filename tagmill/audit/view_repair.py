@@ -338,10 +338,10 @@ class Mender:
         """
         columns = (*KEY, *self.payload)
 
-        def value(name: str, right: Row, there: Row | None) -> Any:
+        def value(name: str, right: Row, present: Row | None) -> Any:
             return (
                 UNSET_VALUE
-                if right[name] is None and (there is None or there.get(name) is None)
+                if right[name] is None and (present is None or present.get(name) is None)
                 else right[name]
             )
 

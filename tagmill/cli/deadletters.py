@@ -53,8 +53,8 @@ def list_letters(
         out.print(f"{pipeline} has no dead letters", markup=False)
 
 
-def _row(one: "DeadLetter") -> dict[str, Any]:
-    record = one.record
+def _row(letter: "DeadLetter") -> dict[str, Any]:
+    record = letter.record
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     return {
         "topic": record.topic,
@@ -63,16 +63,16 @@ def _row(one: "DeadLetter") -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": key,
         "bytes": len(record.value or b""),
-        "reason": one.reason,
+        "reason": letter.reason,
     }
 
 
-def _print_all(found: "Iterable[DeadLetter]") -> None:
+def _print_all(letters: "Iterable[DeadLetter]") -> None:
     """Print the dead letters as a JSON array, one at a time, since each may have megabytes."""
     before = "["
-    for one in found:
-        value = None if one.record.value is None else one.record.value.hex()
-        print(before + json.dumps(_row(one) | {"value": value}, default=str), end="")
+    for letter in letters:
+        value = None if letter.record.value is None else letter.record.value.hex()
+        print(before + json.dumps(_row(letter) | {"value": value}, default=str), end="")
         before = ", "
     print("[]" if before == "[" else "]")
 

@@ -136,9 +136,9 @@ def _local(module: str) -> Any:
         ) from None
 
 
-def _table(found: list[Any]) -> Table:
+def _table(parts: list[Any]) -> Table:
     table = Table("part", "state", "pid", "where")
-    for part in found:
+    for part in parts:
         table.add_row(
             part.part, "[green]up[/]" if part.up else "[red]down[/]", str(part.pid or "-"), part.where
         )

@@ -127,7 +127,7 @@ def rebuild(
     _do(
         pipeline,
         f"Rebuild tag_views of {_what(chosen)}",
-        partial(rebuild, chosen=chosen),
+        partial(rebuild, selection=chosen),
         dry_run,
         yes,
         as_json,
@@ -156,7 +156,7 @@ def delete(
     _do(
         pipeline,
         f"Delete tag_views of {_what(chosen)}",
-        partial(delete, chosen=chosen),
+        partial(delete, selection=chosen),
         dry_run,
         yes,
         as_json,
@@ -242,11 +242,13 @@ def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[
     return Chosen.of(named(ids, file), tags or [], offline=offline)
 
 
-def _what(chosen: Chosen) -> str:
+def _what(selection: Chosen) -> str:
     ids = (
-        f"{len(chosen.persistence_ids)} persistence ids" if chosen.persistence_ids else "all persistence ids"
+        f"{len(selection.persistence_ids)} persistence ids"
+        if selection.persistence_ids
+        else "all persistence ids"
     )
-    return ids + (f", tags {', '.join(chosen.tags)}" if chosen.tags else "")
+    return ids + (f", tags {', '.join(selection.tags)}" if selection.tags else "")
 
 
 def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:

@@ -474,12 +474,12 @@ class ClickHouse:
             raise
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, action: str) -> Iterator[None]:
         try:
             yield
         except DatabaseError as error:
             code = error.code
-            text = f"{self.where} {what}: {_brief(error)}"
+            text = f"{self.where} {action}: {_brief(error)}"
             if code in (193, 194, 516, 192):
                 raise ConfigurationError(
                     f"{self.where} refused the user name or password. Nothing was done"
@@ -491,11 +491,11 @@ class ClickHouse:
             raise ConfigurationError(text) from None
         except (ClickHouseOperationalError, HTTPError, OSError) as error:
             raise StoreUnavailable(
-                f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe "
+                f"{self.where} {action}: {_brief(error)}. Run the same command again; every step is safe "
                 "to repeat"
             ) from None
         except ClickHouseError as error:
-            raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
+            raise ConfigurationError(f"{self.where} {action}: {_brief(error)}") from None
 
 
 def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:

@@ -495,13 +495,13 @@ class Settings(BaseSettings):
         except KeyError:
             raise self._not_there(name, "topic or kafka_journal_events", self.streams) from None
 
-    def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
+    def _not_there(self, name: str, kind: str, configured: Iterable[str]) -> ConfigurationError:
         if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
             return ConfigurationError(
                 f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done"
             )
         return ConfigurationError(
-            f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})"
+            f"pipeline {name!r} is not in the configuration (there: {', '.join(configured) or 'none'})"
         )
 
     def _resolved(self, folder: Path) -> "Settings":

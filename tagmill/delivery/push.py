@@ -265,12 +265,12 @@ class _Pushing:
         )
 
 
-def verify(manifest: Sealed, batch: Batch, row: BatchRow, found: list[Totals]) -> None:
+def verify(manifest: Sealed, batch: Batch, row: BatchRow, present: list[Totals]) -> None:
     """Raise BatchDiffers unless ClickHouse has exactly the sealed rows, once."""
-    if len(found) == 1 and found[0] == Totals(row.generation, batch.rows, batch.checksum):
+    if len(present) == 1 and present[0] == Totals(row.generation, batch.rows, batch.checksum):
         return
     there = (
-        "; ".join(f"{t.rows} rows, checksum {t.checksum:016x}, generation {t.generation}" for t in found)
+        "; ".join(f"{t.rows} rows, checksum {t.checksum:016x}, generation {t.generation}" for t in present)
         or "nothing"
     )
     raise BatchDiffers(

@@ -133,7 +133,7 @@ def send_again(
     clickhouse: ClickHouse,
     manifest: Sealed,
     row: RunRow,
-    found: BatchRow,
+    batch: BatchRow,
     to: Destination,
     who: str,
     why: str,
@@ -143,14 +143,14 @@ def send_again(
     """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence
     that says so.
     """
-    batch_id = found.batch_id
+    batch_id = batch.batch_id
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
-    clickhouse.delete_batch(to.table, batch_id, found.generation)
-    generation = found.generation + 1
-    ledger.move_batch(row.pipeline, row.run, row.fence, found, BatchState.NEW, generation)
+    clickhouse.delete_batch(to.table, batch_id, batch.generation)
+    generation = batch.generation + 1
+    ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
     ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}{despite(views)}", why)
-    push_one(settings, ledger, manifest, row.fence, found.number, to)
+    push_one(settings, ledger, manifest, row.fence, batch.number, to)
     return (
         f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation "
         f"{generation} and verified"

@@ -118,7 +118,7 @@ def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:
     """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the
-    rest to the recreated_topics.
+    rest to the others.
 
     Each range keeps at least one record, even if the total then exceeds `most`.
     """

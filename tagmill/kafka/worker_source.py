@@ -57,16 +57,16 @@ def _batch(records: Sequence[KafkaRecord]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([_row(one) for one in records], RECORDS)
 
 
-def _row(one: KafkaRecord) -> dict[str, object]:
+def _row(record: KafkaRecord) -> dict[str, object]:
     headers = [
-        {"key": name, "value": value} for name, value in one.headers
+        {"key": name, "value": value} for name, value in record.headers
     ] or None  # As in Spark, null means no headers.
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "offset": one.offset,
-        "timestamp": one.timestamp,
-        "key": one.key,
-        "value": one.value,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": record.key,
+        "value": record.value,
         "headers": headers,
     }

@@ -149,11 +149,11 @@ class _Attempt:
         times: WriteTimes,
         tell: Tell,
     ) -> None:
-        self.settings, self.name, self.chosen = settings, pipeline, settings.kafka_journal(pipeline)
+        self.settings, self.name, self.pipeline = settings, pipeline, settings.kafka_journal(pipeline)
         self.cassandra, self.kafka, self.spark, self.times, self.tell = cassandra, kafka, spark, times, tell
         self.warnings, self.partitions = list[str](), Counter[str]()
         self.moves: list[Move] | None = None
-        self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
+        self.tables = KafkaJournalTables(cassandra, self.pipeline.keyspace)
         self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
         self.apart = SetApart(cassandra, settings.cassandra.ledger_keyspace, pipeline)
         self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
@@ -174,7 +174,7 @@ class _Attempt:
                     row = self.replications.restamp(row, self.times.least)
                 row = self._write(done[-1], row)
             self._sweep()
-            chosen = places(self.kafka, self.name, self.chosen.topics, self.chosen.topic_prefixes)
+            chosen = places(self.kafka, self.name, self.pipeline.topics, self.pipeline.topic_prefixes)
             self._make_tables(owner)
             ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
             self.warnings += self._same_topics(ends, accept_lost)
@@ -184,7 +184,7 @@ class _Attempt:
                 done.append(manifest)
         return ReplicationReport(
             pipeline=self.name,
-            keyspace=self.chosen.keyspace,
+            keyspace=self.pipeline.keyspace,
             replications=len(done),
             ranges=_joined(done),
             counts=_sum(done),
@@ -200,7 +200,7 @@ class _Attempt:
             self.tell(f"adding to tables of an earlier release: {', '.join(outdated)}")
         if outdated or not there:
             replication = self.settings.cassandra.replication.options()
-            self.tables.create(replication, owner=owner, lock_seconds=self.chosen.lock_seconds)
+            self.tables.create(replication, owner=owner, lock_seconds=self.pipeline.lock_seconds)
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
         ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
@@ -215,7 +215,7 @@ class _Attempt:
 
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
-        pieces = capped(ranges, self.chosen.max_records_per_run)
+        pieces = capped(ranges, self.pipeline.max_records_per_run)
         if pieces == ranges:
             return pieces, warnings
         if self.moves is None:
@@ -249,9 +249,9 @@ class _Attempt:
         )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
-        await_tables(spark, self.chosen.keyspace, {name: list(columns) for name, columns in ADDED.items()})
-        stands = staging.entries(spark, self.chosen.keyspace, staged)
-        folds = _fixed(spark, staging.folded(staged, stands, self.chosen.segment_size), f"{url}/folds")
+        await_tables(spark, self.pipeline.keyspace, {name: list(columns) for name, columns in ADDED.items()})
+        stands = staging.entries(spark, self.pipeline.keyspace, staged)
+        folds = _fixed(spark, staging.folded(staged, stands, self.pipeline.segment_size), f"{url}/folds")
         counts, found = _counts(staged, folds)
         written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
         manifest = Manifest(

@@ -361,9 +361,9 @@ def duration(milliseconds: int | None) -> Duration | None:
     return Duration(0, days, rest * 1_000_000)
 
 
-def milliseconds(found: Duration | None) -> int | None:
+def milliseconds(duration: Duration | None) -> int | None:
     """Convert a duration of Cassandra's, without months, to milliseconds; the inverse of `duration`."""
-    return None if found is None else int(found.days) * DAY_MS + int(found.nanoseconds) // 1_000_000
+    return None if duration is None else int(duration.days) * DAY_MS + int(duration.nanoseconds) // 1_000_000
 
 
 def uuid(value: Any) -> UUID | None:

@@ -401,12 +401,12 @@ class Ledger:
         )
         self.record_intervention(pipeline, run, who, action, why)
 
-    def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
+    def record_intervention(self, pipeline: str, run: int, who: str, action: str, why: str) -> None:
         """Write to the ledger who did what under a run, and why."""
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, "
             "?, ?, ?, ?, ?)",
-            [(pipeline, run, who, self.cassandra.now(), what, why)],
+            [(pipeline, run, who, self.cassandra.now(), action, why)],
         )
 
     def interventions(self, pipeline: str, limit: int = 100) -> list[Any]:

@@ -17,17 +17,19 @@ MOMENT = {
 
 
 def as_events(
-    rows: DataFrame, there: Collection[str], columns: Sequence[str], made: Mapping[str, str]
+    rows: DataFrame, table_columns: Collection[str], columns: Sequence[str], computed: Mapping[str, str]
 ) -> DataFrame:
-    """Return a table's rows under the column names of events; `made`: columns that are computed by SQL
+    """Return a table's rows under the column names of events; `computed`: columns that are computed by SQL
     expressions.
 
     Out: `columns`. `offset` is the TimeUUID as text, `event_time` its moment, rounded down to microseconds;
-    `event` and `meta` are opaque bytes. Columns of metadata are null where the table (`there`) has none.
+    `event` and `meta` are opaque bytes. Columns of metadata are null where the table (`table_columns`) has none.
     """
     absent = {
-        name: f"cast(null as {kind}) as {name}" for name, kind in META_TYPES.items() if name not in there
+        name: f"cast(null as {kind}) as {name}"
+        for name, kind in META_TYPES.items()
+        if name not in table_columns
     }
-    expressions = {**MOMENT, **absent, **made}
+    expressions = {**MOMENT, **absent, **computed}
     named = rows.withColumn("ticks", offset_ticks(F.col("timestamp")))
     return named.selectExpr(*(expressions.get(name, name) for name in columns))

@@ -69,10 +69,10 @@ def check(settings: Settings, pipeline: str) -> None:
         Journal.look(ledger.cassandra, chosen.journal)
 
 
-def _must_number(pipeline: str, chosen: PipelineSettings) -> None:
-    if chosen.views != "tagmill":
+def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
+    if pipeline.views != "tagmill":
         raise GuardRefused(
-            f"pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} "
+            f"pipeline {pipeline_name}: the application numbers the events of journal {pipeline.keyspace} "
             '(views = "application"). '
             'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def delete(
     settings: Settings,
     pipeline: str,
-    chosen: Chosen,
+    selection: Chosen,
     *,
     owner: str,
     spark: SparkSession,
@@ -47,7 +47,7 @@ def delete(
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         deleter = _Deleter(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
         return deleter.look(row) if dry_run else deleter.run(row)
 
@@ -71,7 +71,7 @@ def truncate(
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         truncater = _Truncater(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen()
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=Chosen()
         )
         return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
 
@@ -180,7 +180,7 @@ class _Deleter(OfChosen):
             f"{self.url}/progress",
         )
         kept = marked.where("stays").select(ID, "tag")
-        if self.chosen.persistence_ids is None:
+        if self.selection.persistence_ids is None:
             # Persistence ids without events keep their lines, because nothing else says how far they were
             # numbered.
             kept = kept.union(

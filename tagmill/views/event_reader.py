@@ -315,11 +315,11 @@ class Reader:
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 
 
-def _onward(ids: DataFrame, found: DataFrame) -> DataFrame:
+def _onward(ids: DataFrame, events: DataFrame) -> DataFrame:
     """Return the ids with events behind the first partition that was read; their next `first` is behind the
     last partition found.
     """
-    reached = found.groupBy(ID).agg(F.max("partition_nr").alias("last"))
+    reached = events.groupBy(ID).agg(F.max("partition_nr").alias("last"))
     return (
         ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))
     )

@@ -196,8 +196,8 @@ def run(cassandra: Cassandra, change: Change, *, still_due: Callable[[], bool]) 
         )
 
 
-def _change(step: str, what: str, statement: str) -> Change:
-    return Change(step=step, what=what, statement=statement)
+def _change(step: str, description: str, statement: str) -> Change:
+    return Change(step=step, what=description, statement=statement)
 
 
 def _columns(tables: Mapping[str, Any], table: str) -> dict[str, str]:

@@ -169,7 +169,7 @@ class _Migrator:
             return None
         if self.dry_run and not self._ready():
             return self._counted()
-        return self._rebuild(self.plan.chosen or Chosen(), dry_run=self.dry_run)
+        return self._rebuild(self.plan.selection or Chosen(), dry_run=self.dry_run)
 
     def _note_tags(self) -> None:
         """Add the note that tag1 to tag3 were not looked at, if the journal has such columns and the plan
@@ -178,11 +178,11 @@ class _Migrator:
         if not self.plan.drop_old and any(name in self._layout().columns() for name in OLD_TAGS):
             self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
 
-    def _rebuild(self, chosen: Chosen, *, dry_run: bool) -> ViewReport:
+    def _rebuild(self, selection: Chosen, *, dry_run: bool) -> ViewReport:
         return rebuild(
             self.settings,
             self.pipeline,
-            chosen,
+            selection,
             owner=self.owner,
             spark=self.spark,
             dry_run=dry_run,
@@ -212,7 +212,7 @@ class _Migrator:
         from pyspark.sql import functions as F
 
         self.tell("counting tags")
-        chosen = self.plan.chosen or Chosen()
+        chosen = self.plan.selection or Chosen()
         there = self._layout().columns()
         unread = [name for name in ("event", "message") if name in there]
         events = self._tagged("sequence_nr", *unread)

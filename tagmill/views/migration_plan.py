@@ -17,14 +17,14 @@ from tagmill.views.selection import Chosen, ViewReport
 class Plan:
     """The steps to do, in order.
 
-    `chosen`: what the step `tags` migrates (None: the step is only for a dry run, which looks at all).
+    `selection`: what the step `tags` migrates (None: the step is only for a dry run, which looks at all).
 
     `snapshot_keyspace`: where the pipeline's snapshot_table is (None: as the pipeline's settings say).
     `drop_old`: drop the old columns and views afterwards.
     """
 
     steps: tuple[Step, ...]
-    chosen: Chosen | None = None
+    selection: Chosen | None = None
     snapshot_keyspace: str | None = None
     drop_old: bool = False
 

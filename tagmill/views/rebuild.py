@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def rebuild(
     settings: Settings,
     pipeline: str,
-    chosen: Chosen,
+    selection: Chosen,
     *,
     owner: str,
     spark: SparkSession,
@@ -47,7 +47,7 @@ def rebuild(
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         rebuilder = _Rebuilder(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
         return rebuilder.look(row) if dry_run else rebuilder.run(row)
 
@@ -76,7 +76,7 @@ class _Rebuilder(OfChosen):
             ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
         )
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
-        ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags))
+        ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.selection.tags))
         ends = self.fixed(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
@@ -126,7 +126,7 @@ class _Rebuilder(OfChosen):
         ledger = self.settings.cassandra.ledger_keyspace
         cleaned_of = frames.cleaned(self.spark, ledger, self.journal.keyspace, had)
         if (
-            not self.chosen.tags
+            not self.selection.tags
             and standing.isEmpty()
             and all(starts.isEmpty() for starts in cleaned_of.values())
         ):
@@ -201,7 +201,7 @@ class _Rebuilder(OfChosen):
         from pyspark.sql import functions as F
 
         def is_chosen(line: Any) -> Any:
-            return line["tag"].isin(list(self.chosen.tags)) if self.chosen.tags else F.lit(True)
+            return line["tag"].isin(list(self.selection.tags)) if self.selection.tags else F.lit(True)
 
         def is_new(line: Any) -> Any:
             return F.array_contains("new", line["tag"]) & is_chosen(line) & ~F.array_contains("found", line)

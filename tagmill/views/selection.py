@@ -107,9 +107,9 @@ class ViewReport(Document):
         """The documents that a log shows, one a line."""
         return [*self.tags, *self.changes, *self.left_examples]
 
-    def total(self, what: str) -> int:
+    def total(self, difference: str) -> int:
         """Return the number of rows of all tags with this difference (model.Difference)."""
-        return sum(getattr(line, what) for line in self.tags)
+        return sum(getattr(line, difference) for line in self.tags)
 
     @property
     def message(self) -> str:

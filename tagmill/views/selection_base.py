@@ -29,9 +29,9 @@ class OfChosen(Attempt):
     changes.
     """
 
-    def __init__(self, *args: Any, chosen: Chosen) -> None:
+    def __init__(self, *args: Any, selection: Chosen) -> None:
         super().__init__(*args)
-        self.chosen = chosen
+        self.selection = selection
         self.ours = self.settings.builder(self.journal.keyspace) is not None
         self.folder = self.new_folder()
         self.url = self.files.url(self.folder)
@@ -69,11 +69,11 @@ class OfChosen(Attempt):
         """Return what the plugin's tables say (tables.places) of the chosen persistence ids."""
         from tagmill.journal import frames
 
-        if self.chosen.persistence_ids is None:
+        if self.selection.persistence_ids is None:
             ids = frames.with_events(self.spark, self.journal)
         else:
             ids = self.spark.createDataFrame(
-                [(one,) for one in self.chosen.persistence_ids], f"{ID} string"
+                [(one,) for one in self.selection.persistence_ids], f"{ID} string"
             ).distinct()
         return self.fixed(frames.places(self.spark, self.journal, ids), f"{self.url}/places")
 
@@ -119,7 +119,7 @@ class OfChosen(Attempt):
         reader = self.reader(self.folder, from_datetime(self.builds.cassandra.now()))
         numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
         begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
-        reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
+        reader.stage_again(begin, by_key=self.selection.persistence_ids is not None)
         files, runs = reader.files, self.runs(self.folder, reader.files)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"
         urls = [self.files.url(file) for file in files]
@@ -143,7 +143,7 @@ class OfChosen(Attempt):
         rows = self.of_tags(
             rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written")
         )
-        if self.chosen.persistence_ids is not None:
+        if self.selection.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
 
@@ -155,7 +155,7 @@ class OfChosen(Attempt):
         """Keep the rows of the chosen tags, or all rows if no tags were chosen."""
         from pyspark.sql import functions as F
 
-        return rows.where(F.col(column).isin(list(self.chosen.tags))) if self.chosen.tags else rows
+        return rows.where(F.col(column).isin(list(self.selection.tags))) if self.selection.tags else rows
 
     def must_be_offline(self, places: DataFrame) -> None:
         """Raise GuardRefused when the application has numbered events since the attempt began: its numbers
@@ -236,13 +236,13 @@ class OfChosen(Attempt):
     def _unknown_tags(self, standing: DataFrame, events: DataFrame, known: set[str]) -> list[str]:
         from pyspark.sql import functions as F
 
-        if missing := sorted(set(self.chosen.tags or ()) - known):
+        if missing := sorted(set(self.selection.tags or ()) - known):
             seen = events.select(F.explode("tags").alias("tag")).union(standing.select("tag_name"))
             known = {line.tag for line in seen.where(F.col("tag").isin(missing)).distinct().collect()}
         return [tag for tag in missing if tag not in known]
 
     def _unknown_ids(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> tuple[int, list[str]]:
-        if self.chosen.persistence_ids is None:
+        if self.selection.persistence_ids is None:
             return 0, []
         unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
         unknown = (
@@ -302,12 +302,12 @@ class OfChosen(Attempt):
         )
 
     def _must_know_some(self, unknown: Unknown, all_unknown: bool) -> None:
-        if self.chosen.persistence_ids is not None and all_unknown:
+        if self.selection.persistence_ids is not None and all_unknown:
             raise nobody(self.journal.keyspace, unknown.ids, unknown.examples)
-        if self.chosen.tags and set(self.chosen.tags) == set(unknown.tags):
+        if self.selection.tags and set(self.selection.tags) == set(unknown.tags):
             raise ConfigurationError(
                 f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "
-                f"{', '.join(map(repr, self.chosen.tags))}. Nothing was written; tagmill views tags "
+                f"{', '.join(map(repr, self.selection.tags))}. Nothing was written; tagmill views tags "
                 f"--pipeline {self.name} lists them"
             )
 

@@ -339,7 +339,7 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
         goes_on(stack, journal, NINE + more * SECOND, known + more, number + more)
     whole = views(stack, journal)
     assert len(whole[0]) == ROWS + 2
-    chosen = Plan.of(["tags"], offline=True).chosen
+    chosen = Plan.of(["tags"], offline=True).selection
     report = rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)
     assert changes(report) == {"same": 2, "unknown": ROWS} and report.progress == 0
     stack.session.execute(

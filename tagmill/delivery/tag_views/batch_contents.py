@@ -251,11 +251,11 @@ def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFram
     )
 
 
-def _looked_up(found: Mapping[Any, int], column: str) -> Column:
+def _looked_up(numbers: Mapping[Any, int], column: str) -> Column:
     """Return the number (int) that belongs to a column's value, or null if there is none."""
-    if not found:
+    if not numbers:
         return F.lit(None).cast("int")
-    return F.create_map(*[F.lit(part) for item in found.items() for part in item])[F.col(column)]
+    return F.create_map(*[F.lit(part) for item in numbers.items() for part in item])[F.col(column)]
 
 
 def _one_month(first_ticks: int, last_ticks: int) -> bool:

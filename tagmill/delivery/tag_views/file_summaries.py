@@ -103,12 +103,12 @@ def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
     return tuple(zip(begins.tolist(), counts.tolist(), strict=True))
 
 
-def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
-    unit, file, tag = (found[name][0].as_py() for name in ("unit", "file", "tag"))
+def _total(groups: pa.RecordBatch, new_units: set[int]) -> FileTotal:
+    unit, file, tag = (groups[name][0].as_py() for name in ("unit", "file", "tag"))
     sums: dict[str, Any] = {
-        name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")
+        name: int(groups[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")
     }  # the checksum wraps
-    first, last = (int(found["low_ticks"].to_numpy().min()), int(found["high_ticks"].to_numpy().max()))
+    first, last = (int(groups["low_ticks"].to_numpy().min()), int(groups["high_ticks"].to_numpy().max()))
     return FileTotal(unit, file, tag, unit in new_units, **sums, first_ticks=first, last_ticks=last, hours=())
 
 

@@ -219,14 +219,14 @@ class Interventions:
             plan = self._withdrawal(ledger, [], chain([first], lost), what)
             return withdraw.count(RunFiles(self.settings.storage.root), plan)
 
-    def record(self, ledger: Ledger, what: str) -> None:
+    def record(self, ledger: Ledger, action: str) -> None:
         """Record a change of neither progress nor batches under a run number of its own.
 
         The caller holds the lease.
         """
         run = ledger.free_number(self.name)
         self._none_open(ledger)
-        self._recorded(ledger, run, what)
+        self._recorded(ledger, run, action)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
@@ -381,11 +381,11 @@ class Interventions:
         return self._finished(ledger, ledger.raise_fence(left, self.owner))
 
     def _withdrawal(
-        self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], what: str
+        self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], action: str
     ) -> Plan:
         reason = f"{self.who}: {self.why}"
         row = withdraw.plan(self.settings, ledger, self.name, self.owner, batches, lost, reason=reason)
-        ledger.record_intervention(self.name, row.run, self.who, what, self.why)
+        ledger.record_intervention(self.name, row.run, self.who, action, self.why)
         return self._finished(ledger, row)
 
     def _finished(self, ledger: Ledger, row: RunRow) -> Plan:
@@ -393,17 +393,17 @@ class Interventions:
         close(self.settings, ledger, self.name, row.run, row.fence)
         return read_plan(RunFiles(self.settings.storage.root), row)
 
-    def _recorded(self, ledger: Ledger, run: int, what: str) -> None:
+    def _recorded(self, ledger: Ledger, run: int, action: str) -> None:
         """Claim a free run number for a change without batches, and record who made it and why."""
-        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=what, why=self.why)
+        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
 
-    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
+    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, action: str) -> None:
         """Record a change, and write the hold and the progress that result from it.
 
         `run` was free before the hold and the progress were read: if another run has started since, the
         number is taken and the claim fails.
         """
-        self._recorded(ledger, run, what)
+        self._recorded(ledger, run, action)
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
         # none.
         again = to_judge_again(hold)

@@ -115,12 +115,12 @@ def with_checksums(rows: DataFrame) -> DataFrame:
     return rows.withColumn("row_checksum", checksum())
 
 
-def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> Column:
+def checksum(columns: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> Column:
     """Return the checksum of a batch row over all columns or some, the same as columns.row_checksum_sql
     computes in ClickHouse.
     """
     folded = F.lit(0).cast("bigint")
-    for column in chosen:
+    for column in columns:
         value = F.col(column.name).cast("bigint") if column.kind == "number" else xxhash64(F.col(column.name))
         absent = F.col(column.name).isNull()
         if column.optional:

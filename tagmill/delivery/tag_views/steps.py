@@ -180,7 +180,7 @@ def _planned(row: RunRow, made: Plan) -> Result:
     }
 
 
-def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None = None) -> Result:
+def _summary(manifest: Manifest, outcome: str, held_rows: Mapping[str, int] | None = None) -> Result:
     """Return what a step did.
 
     `held_rows` by tag are those of all open holds, as `status` shows them; without it, those that the run
@@ -205,7 +205,7 @@ def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None 
         "findings": manifest.findings,
         "docs": manifest.docs_page,
         "more": manifest.more,
-        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} rows{said}",
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {outcome}, {rows} rows{said}",
     }
 
 

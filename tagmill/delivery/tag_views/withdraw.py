@@ -232,10 +232,10 @@ class Standing:
     If the view has lost an event, its batch stays: it can't be delivered again.
     """
 
-    def __init__(self, views: Views, size: BucketSize, what: str) -> None:
+    def __init__(self, views: Views, size: BucketSize, batch_name: str) -> None:
         self.views = views
         self.size = size
-        self.what = what
+        self.what = batch_name
         self.moved = 0
 
     def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:

@@ -127,14 +127,14 @@ def _place(rows: pa.Table, at: int) -> str:
 
 
 def chosen_rows(
-    staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None
+    staged: pq.ParquetFile, columns: Sequence[str], mask: npt.NDArray[np.bool_] | None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a staged file that `kept` marks, or all if it is None, one row group at a time."""
+    """Yield the rows of a staged file that `mask` marks, or all if it is None, one row group at a time."""
     base = 0
     for group in range(staged.num_row_groups):
         end = base + staged.metadata.row_group(group).num_rows
-        if kept is None:
+        if mask is None:
             yield staged.read_row_group(group, columns=list(columns))
-        elif kept[base:end].any():
-            yield staged.read_row_group(group, columns=list(columns)).filter(pa.array(kept[base:end]))
+        elif mask[base:end].any():
+            yield staged.read_row_group(group, columns=list(columns)).filter(pa.array(mask[base:end]))
         base = end

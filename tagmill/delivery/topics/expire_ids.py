@@ -59,7 +59,7 @@ def expire(
                 pipeline=pipeline,
                 rule=rule.rule,
                 before=before,
-                kept=_not_in_clickhouse(ledger, keyspace, pipeline),
+                undelivered_runs=_not_in_clickhouse(ledger, keyspace, pipeline),
                 dry_run=dry_run,
             )
             shards = shards_of(rule.rule)
@@ -104,7 +104,7 @@ def _expire(
     pipeline: str,
     rule: str,
     before: datetime,
-    kept: frozenset[int],
+    undelivered_runs: frozenset[int],
     dry_run: bool,
 ) -> Iterator[pa.RecordBatch]:
     with Cassandra(cassandra) as connected:
@@ -113,7 +113,10 @@ def _expire(
             counts = []
             for shard in batch["id"].to_pylist():
                 found, count = (
-                    ((shard, one, written) for one, written in reading.expired(shard, before, kept)),
+                    (
+                        (shard, one, written)
+                        for one, written in reading.expired(shard, before, undelivered_runs)
+                    ),
                     0,
                 )
                 while part := list(islice(found, FORGOTTEN_AT_ONCE)):

@@ -34,7 +34,7 @@ class TopicInterventions:
         *,
         despite_views: bool = False,
     ) -> None:
-        self.settings, self.name, self.chosen = settings, pipeline, settings.stream(pipeline)
+        self.settings, self.name, self.pipeline = settings, pipeline, settings.stream(pipeline)
         self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
         self.files = RunFiles(settings.storage.root)
 
@@ -58,11 +58,13 @@ class TopicInterventions:
         """
         with (
             at_work(self.settings, self.name, self.owner) as ledger,
-            ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
+            ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
         ):
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             batches = all_batches(ledger, read_manifest(self.files, row))
-            return void_waiting(ledger, clickhouse, self.chosen.destination, row, batches, self.who, self.why)
+            return void_waiting(
+                ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why
+            )
 
     def resend(self, batch_id: UUID, run: int) -> str:
         """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next
@@ -91,8 +93,8 @@ class TopicInterventions:
             with about(pipeline=self.name, run=run, batch=batch_id):
                 self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
-                self.chosen.destination,
-                layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}"),
+                self.pipeline.destination,
+                layout_of(self.pipeline, manifest.columns, f"run {run} of pipeline {self.name}"),
             )
             with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
                 return send_again(
@@ -112,7 +114,7 @@ class TopicInterventions:
         """Record that the views on the destination have a batch whose insert ended with an error."""
         with (
             at_work(self.settings, self.name, self.owner) as ledger,
-            ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse,
+            ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
         ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
-            return accept(ledger, clickhouse, self.chosen.destination, row, batch, self.who, self.why)
+            return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)

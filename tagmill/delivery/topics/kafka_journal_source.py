@@ -49,7 +49,7 @@ MOST_SEGMENTS = 1000
 def staged(
     spark: SparkSession,
     cassandra: CassandraSettings,
-    chosen: KafkaJournalEventsSettings,
+    pipeline: KafkaJournalEventsSettings,
     plan: TopicPlan,
     keep: Any,
 ) -> Source:
@@ -58,11 +58,11 @@ def staged(
     The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns
     them as read back from there.
     """
-    touched = keep(_touched(spark, chosen, plan), "touched")
+    touched = keep(_touched(spark, pipeline, plan), "touched")
     read = partial(
-        _rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags)
+        _rows, cassandra=cassandra, keyspace=pipeline.keyspace, plan=plan, tags=frozenset(pipeline.tags)
     )
-    spread = _with_segments(spark, chosen, touched).repartition(
+    spread = _with_segments(spark, pipeline, touched).repartition(
         8 * spark.sparkContext.defaultParallelism, "topic", "id"
     )
     return Source(spread, read, SCHEMA, JOURNAL)
@@ -73,11 +73,11 @@ def _firsts(plan: TopicPlan) -> dict[Place, int]:
     return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
 
 
-def _touched(spark: SparkSession, chosen: KafkaJournalEventsSettings, plan: TopicPlan) -> DataFrame:
+def _touched(spark: SparkSession, pipeline: KafkaJournalEventsSettings, plan: TopicPlan) -> DataFrame:
     """Return the entries (TOUCHED) that were last touched by a record of the plan, or by a later one."""
     places = [(*place, first) for place, first in _firsts(plan).items()]
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
-    stored = table(spark, chosen.keyspace, "metajournal")
+    stored = table(spark, pipeline.keyspace, "metajournal")
     if "record_id" not in stored.columns:  # made by an earlier release
         stored = stored.withColumn("record_id", F.lit(None).cast("string"))
     entries = stored.select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
@@ -88,7 +88,9 @@ def _touched(spark: SparkSession, chosen: KafkaJournalEventsSettings, plan: Topi
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
 
-def _with_segments(spark: SparkSession, chosen: KafkaJournalEventsSettings, touched: DataFrame) -> DataFrame:
+def _with_segments(
+    spark: SparkSession, pipeline: KafkaJournalEventsSettings, touched: DataFrame
+) -> DataFrame:
     """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for
     other ids.
     """
@@ -97,7 +99,7 @@ def _with_segments(spark: SparkSession, chosen: KafkaJournalEventsSettings, touc
     if wide.isEmpty():
         return touched.withColumn("segments", F.lit(None).cast("array<bigint>"))
     keys = (
-        table(spark, chosen.keyspace, "journal")
+        table(spark, pipeline.keyspace, "journal")
         .select("topic", "id", F.col("segment").alias("one"))
         .distinct()
     )

@@ -301,11 +301,11 @@ def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, S
     return dict(sorted(reach.items()))
 
 
-def _known_since(chosen: Stream, now: datetime) -> int:
+def _known_since(pipeline: Stream, now: datetime) -> int:
     return (
         0
-        if isinstance(chosen, KafkaJournalEventsSettings)
-        else round((now - timedelta(days=chosen.window_days)).timestamp() * 1000)
+        if isinstance(pipeline, KafkaJournalEventsSettings)
+        else round((now - timedelta(days=pipeline.window_days)).timestamp() * 1000)
     )
 
 

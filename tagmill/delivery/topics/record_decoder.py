@@ -30,15 +30,15 @@ class Reader:
 
     def __init__(
         self,
-        chosen: TopicSettings,
+        pipeline: TopicSettings,
         contents: Mapping[str, bytes],
         note: Callable[[Iterable[Any]], None] = lambda _: None,
     ) -> None:
-        self.chosen, self.key, self.note = chosen, key_reader(chosen.key), note
-        self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
-        older = {version: contents[version] for version in contents if version not in chosen.versions}
-        self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
-        columns = fields(chosen.columns)
+        self.pipeline, self.key, self.note = pipeline, key_reader(pipeline.key), note
+        self.decode = decoder(pipeline, {version: contents[version] for version in pipeline.versions})
+        older = {version: contents[version] for version in contents if version not in pipeline.versions}
+        self.older = {version: decoder(pipeline, {version: content}) for version, content in older.items()}
+        columns = fields(pipeline.columns)
         self.names = (
             "unique_id",
             "shard",
@@ -48,7 +48,7 @@ class Reader:
         )
         self._nulled = list[tuple[str, str]]()
         self.fields = [field.reader(lambda *pair: self._nulled.append(pair)) for field in columns]
-        self.moment = finder(chosen.created_at) if chosen.created_at else None
+        self.moment = finder(pipeline.created_at) if pipeline.created_at else None
 
     def nulled(self) -> list[tuple[str, str]]:
         """Return and forget the values that became null since the last call, each as its column and the
@@ -66,13 +66,13 @@ class Reader:
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """Return the id of an event that was read with a schema of this version; raises Unfit."""
         if (
-            self.chosen.format == "avro"
-            and not self.chosen.framed
-            and schema_version not in self.chosen.schema_files
+            self.pipeline.format == "avro"
+            and not self.pipeline.framed
+            and schema_version not in self.pipeline.schema_files
         ):
             raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
-        return unique_id(self.key(decode(value).event), self.chosen.shards)
+        return unique_id(self.key(decode(value).event), self.pipeline.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
         """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises
@@ -80,7 +80,7 @@ class Reader:
         """
         nulled = len(self._nulled)
         [(event, version)] = self.decoded([value])
-        shard, one = unique_id(self.key(event), self.chosen.shards)
+        shard, one = unique_id(self.key(event), self.pipeline.shards)
         created_at = self.created_at(event, timestamp_ms)
         try:
             return (one, shard, created_at, version, *[read(event) for read in self.fields])
@@ -94,7 +94,7 @@ class Reader:
         """
         where, found = "Kafka's timestamp", timestamp_ms
         if self.moment is not None:
-            where, value = f"field {self.chosen.created_at}", self.moment(event)
+            where, value = f"field {self.pipeline.created_at}", self.moment(event)
             if value is None:
                 raise Unfit(f"{where} is missing")
             try:
@@ -106,20 +106,20 @@ class Reader:
         return found
 
 
-def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
+def decoder(pipeline: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
     """Return the decoder of the pipeline's format; raises ConfigurationError if a schema file is not a
     schema.
     """
-    limits = Limits(chosen.max_record_bytes, chosen.max_record_values, chosen.max_record_depth)
-    if chosen.format == "json":
-        return json_decoder(chosen.version_field, limits)
-    if chosen.format == "avro":
+    limits = Limits(pipeline.max_record_bytes, pipeline.max_record_values, pipeline.max_record_depth)
+    if pipeline.format == "json":
+        return json_decoder(pipeline.version_field, limits)
+    if pipeline.format == "avro":
         schemas = {version: read_avro(version, content) for version, content in contents.items()}
-        return avro_decoder(schemas, limits, framed=chosen.framed)
-    if chosen.framed:
-        return framed_protobuf_decoder(contents, str(chosen.message_type), chosen.key, limits)
+        return avro_decoder(schemas, limits, framed=pipeline.framed)
+    if pipeline.framed:
+        return framed_protobuf_decoder(contents, str(pipeline.message_type), pipeline.key, limits)
     (version, content), *_ = contents.items()
-    return protobuf_decoder(content, str(chosen.message_type), version, chosen.key, limits)
+    return protobuf_decoder(content, str(pipeline.message_type), version, pipeline.key, limits)
 
 
 def read_avro(version: str, content: bytes) -> Any:

@@ -99,7 +99,7 @@ class _Rekeying:
         spark: Callable[[], SparkSession],
         tell: Callable[[str], None],
     ) -> None:
-        self.settings, self.chosen, self.name = settings, settings.topic(name), name
+        self.settings, self.pipeline, self.name = settings, settings.topic(name), name
         self.ledger, self.owner, self.who, self.spark, self.tell = ledger, owner, who, spark, tell
         self.keyspace = settings.cassandra.ledger_keyspace
         self.files = RunFiles(settings.storage.root)
@@ -112,18 +112,18 @@ class _Rekeying:
         found = self.rules.current()
         if found is None:
             return Rekeyed(
-                pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run
+                pipeline=self.name, old_rule=self.pipeline.rule, new_rule=self.pipeline.rule, dry_run=dry_run
             )
         if found.before and not dry_run:
             self._none_open(found.rule)
             self._forget(
                 found.before, self._claimed(self.ledger.free_number(self.name), f"ids of {found.before} go")
             )
-        if found.rule == self.chosen.rule:
+        if found.rule == self.pipeline.rule:
             return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
         number = self.ledger.free_number(self.name)
         self._none_open(found.rule)
-        contents = schema_contents(self.chosen.schema_files)
+        contents = schema_contents(self.pipeline.schema_files)
         staged = self._staged(self._home(found.rule, contents), found.rule, contents)
         done = self._judged(staged, found.rule, dry_run)
         if dry_run:
@@ -137,7 +137,7 @@ class _Rekeying:
                 "if it comes again",
                 pipeline=self.name,
             )
-        self._claimed(number, f"dedup rekey {found.rule} to {self.chosen.rule}")
+        self._claimed(number, f"dedup rekey {found.rule} to {self.pipeline.rule}")
         self.tell(f"writing {done.ids - done.unreadable - done.equal} ids")
         self._write(staged, number)
         checkpoints.reached("rekey.written")
@@ -147,7 +147,7 @@ class _Rekeying:
                 "ids again",
                 pipeline=self.name,
             )
-        if not self.rules.switch(found.rule, self.chosen.rule):
+        if not self.rules.switch(found.rule, self.pipeline.rule):
             raise FenceRaised(
                 f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this "
                 "is in force",
@@ -163,7 +163,7 @@ class _Rekeying:
         finish it.
         """
         if row := self.ledger.open_run(self.name):
-            back = "" if rule == self.chosen.rule else f"put the rule back ({rule}) and "
+            back = "" if rule == self.pipeline.rule else f"put the rule back ({rule}) and "
             raise GuardRefused(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are "
                 f"made by {rule}. Nothing was "
@@ -180,7 +180,7 @@ class _Rekeying:
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
                 made = rekeyed(
-                    _ids_of(spark, self.keyspace, self.name, rule, begin, end), self.chosen, contents
+                    _ids_of(spark, self.keyspace, self.name, rule, begin, end), self.pipeline, contents
                 )
                 made.write.mode("overwrite").parquet(self.files.url(folder))
                 self.files.write(f"{folder}.done/done", b"")
@@ -216,7 +216,7 @@ class _Rekeying:
         return Rekeyed(
             pipeline=self.name,
             old_rule=rule,
-            new_rule=self.chosen.rule,
+            new_rule=self.pipeline.rule,
             ids=counts["ids"],
             same=counts["same"],
             changed=readable - counts["same"],
@@ -240,7 +240,7 @@ class _Rekeying:
         )
         rows = last.select(
             F.lit(self.name).alias("pipeline"),
-            F.lit(self.chosen.rule).alias("rule"),
+            F.lit(self.pipeline.rule).alias("rule"),
             "shard",
             "unique_id",
             F.timestamp_millis("last.created_ms").alias("created_at"),
@@ -264,15 +264,15 @@ class _Rekeying:
         )
         self.rules.forget(rule)
 
-    def _claimed(self, number: int, what: str) -> int:
+    def _claimed(self, number: int, reason: str) -> int:
         """Record a run of its own, newer than all runs that wrote ids, and return its number; raises
         FenceRaised if that is taken.
         """
         self.ledger.claim(self.name, number)
         self.ledger.create_run(
-            self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what
+            self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=reason
         )
-        self.ledger.record_intervention(self.name, number, self.who, what, "")
+        self.ledger.record_intervention(self.name, number, self.who, reason, "")
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
@@ -285,8 +285,8 @@ class _Rekeying:
         schemas = {
             version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())
         }
-        read_by = [self.chosen.format, self.chosen.framed, self.chosen.message_type, schemas]
-        digest = hashlib.sha256(json.dumps([rule, self.chosen.rule, read_by]).encode()).hexdigest()
+        read_by = [self.pipeline.format, self.pipeline.framed, self.pipeline.message_type, schemas]
+        digest = hashlib.sha256(json.dumps([rule, self.pipeline.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 
@@ -321,7 +321,7 @@ def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin:
     )
 
 
-def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
+def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
     """Return each id with the one that the configured rule makes from its payload, or with the reason why it
     makes none (KEPT).
     """
@@ -329,13 +329,15 @@ def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes
 
     from tagmill.spark.arrow_chunks import in_python
 
-    return in_python(rows, partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
+    return in_python(
+        rows, partial(_rekeyed, pipeline=pipeline, contents=dict(contents)), from_arrow_schema(KEPT)
+    )
 
 
 def _rekeyed(
-    batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]
+    batches: Iterable[pa.RecordBatch], pipeline: TopicSettings, contents: Mapping[str, bytes]
 ) -> Iterator[pa.RecordBatch]:
-    reader = Reader(chosen, contents)
+    reader = Reader(pipeline, contents)
     for batch in batches:
         yield pa.RecordBatch.from_pylist([_made(reader, row) for row in batch.to_pylist()], KEPT)
 

@@ -62,7 +62,7 @@ class ColumnChange:
     what: str
 
 
-def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
+def changes(layout: Layout, table_columns: Mapping[str, str]) -> list[ColumnChange]:
     """Return the columns in which a table and the layout differ, and what becomes of each.
 
     In: the table's columns with their types. Without any, the table is yet to be created, and no column
@@ -71,33 +71,36 @@ def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
     wanted = {column.name: column for column in layout.columns}
     done = []
     for name, column in wanted.items():
-        if name not in found and found:
+        if name not in table_columns and table_columns:
             done.append(ColumnChange(name, None, column.table_type, ADDED if column.optional else REQUIRED))
-        elif found and found[name] != column.table_type:
-            done.append(ColumnChange(name, found[name], column.table_type, DIFFERS))
+        elif table_columns and table_columns[name] != column.table_type:
+            done.append(ColumnChange(name, table_columns[name], column.table_type, DIFFERS))
     own = {*wanted, "batch_id", "generation"}
-    return [*done, *(ColumnChange(name, kind, None, LEFT) for name, kind in found.items() if name not in own)]
+    return [
+        *done,
+        *(ColumnChange(name, kind, None, LEFT) for name, kind in table_columns.items() if name not in own),
+    ]
 
 
-def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
+def fits(pipeline: TopicSettings, contents: Mapping[str, bytes]) -> None:
     """Raise ConfigurationError, naming the field, where a schema file has a field that its column or the key
     can't take.
     """
-    for version, there in kinds(chosen, contents).items():
+    for version, kind_by_path in kinds(pipeline, contents).items():
         of = f"schema_files.{version}"
-        for path in chosen.key:
-            if path not in there:
+        for path in pipeline.key:
+            if path not in kind_by_path:
                 raise ConfigurationError(
                     f"{of}: there is no field {path}, which is part of what makes an event unique"
                 )
-            if there[path] in ("nested", "bytes", "fixed"):
+            if kind_by_path[path] in ("nested", "bytes", "fixed"):
                 raise ConfigurationError(
                     f"{of}: field {path}, part of what makes an event unique, is no plain value"
                 )
-        if chosen.created_at is not None:
-            _must_be_moment(of, chosen.created_at, there)
-        for field in fields(chosen.columns):
-            kind = there.get(field.path)
+        if pipeline.created_at is not None:
+            _must_be_moment(of, pipeline.created_at, kind_by_path)
+        for field in fields(pipeline.columns):
+            kind = kind_by_path.get(field.path)
             if kind is None and not field.nullable:
                 raise ConfigurationError(
                     f"{of}: there is no field {field.path}, and column {field.name} is not nullable"
@@ -114,23 +117,23 @@ def _takes(column_type: str, kind: str) -> bool:
     return column_type in _TEXTS | _TAKEN_BY[kind]
 
 
-def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:
-    if path not in there:
+def _must_be_moment(of: str, path: str, kind_by_path: Mapping[str, str]) -> None:
+    if path not in kind_by_path:
         raise ConfigurationError(f"{of}: there is no field {path}, which created_at names")
-    if there[path] not in _MOMENTS:
+    if kind_by_path[path] not in _MOMENTS:
         raise ConfigurationError(
-            f"{of}: field {path}, which created_at names, is a {there[path]}, and no moment"
+            f"{of}: field {path}, which created_at names, is a {kind_by_path[path]}, and no moment"
         )
 
 
-def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
+def unmapped(pipeline: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
     """Return the dotted paths of the schema files' fields that no column holds: they are in the payload
     only.
     """
-    held = {field.path for field in fields(chosen.columns)}
+    held = {field.path for field in fields(pipeline.columns)}
     there = {
         path: kind
-        for found in kinds(chosen, contents).values()
+        for found in kinds(pipeline, contents).values()
         for path, kind in found.items()
         if kind != "nested"
     }
@@ -138,15 +141,15 @@ def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
     return sorted(path for path in there if path not in held and path.rpartition(".")[0] not in there)
 
 
-def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+def kinds(pipeline: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
     """Return each field's dotted path and kind (a key of _TAKEN_BY), by schema version; JSON has no schema,
     so nothing is returned.
     """
-    if chosen.format == "avro":
-        schemas = {version: read_avro(version, contents[version]) for version in chosen.versions}
+    if pipeline.format == "avro":
+        schemas = {version: read_avro(version, contents[version]) for version in pipeline.versions}
         return {version: dict(_avro_fields(schema, _named(schema))) for version, schema in schemas.items()}
-    if chosen.format == "protobuf":
-        message = str(chosen.message_type)
+    if pipeline.format == "protobuf":
+        message = str(pipeline.message_type)
         return {
             version: dict(_protobuf_fields(message_of(content, message).DESCRIPTOR))
             for version, content in contents.items()

@@ -124,7 +124,7 @@ class _Sealing:
     def __init__(
         self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: TopicPlan
     ) -> None:
-        self.settings, self.chosen = settings, settings.stream(plan.pipeline)
+        self.settings, self.pipeline = settings, settings.stream(plan.pipeline)
         self.ledger, self.files, self.spark, self.plan = ledger, files, spark, plan
         self.attempt = uuid4().hex[:12]
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
@@ -161,8 +161,8 @@ class _Sealing:
             ranges=self.plan.ranges,
             batches=batches,
             counts=counts,
-            columns=list(layout(self.chosen).names),
-            required=list(layout(self.chosen).required),
+            columns=list(layout(self.pipeline).names),
+            required=list(layout(self.pipeline).required),
             letters=letters,
             replayed=replayed,
             sha256=sha256,
@@ -174,12 +174,12 @@ class _Sealing:
         """Return which rows of each staged file are new, and the number of distinct events; None in either
         place means all.
         """
-        if isinstance(self.chosen, TopicSettings):
+        if isinstance(self.pipeline, TopicSettings):
             distinct = write_firsts(self.files, staged, f"{self.folder}/firsts")
             return masks(self.files, staged, self._unknown()), distinct
         if not self.plan.delivered:
             return None, None
-        same = list(layout(self.chosen).identity)
+        same = list(layout(self.pipeline).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
         rows = staging.placed(self._read(source, staged), [one.name for one in staged], same)
         self._fixed(rows.join(there, same, "left_anti").select(PLACE), "new")
@@ -187,9 +187,9 @@ class _Sealing:
 
     def _staged(self) -> tuple[Source, list[StagedFile]]:
         cassandra = self.settings.cassandra
-        if isinstance(self.chosen, KafkaJournalEventsSettings):
+        if isinstance(self.pipeline, KafkaJournalEventsSettings):
             return self._stage(
-                kafka_journal_source.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
+                kafka_journal_source.staged(self.spark, cassandra, self.pipeline, self.plan, self._fixed)
             )
         if self.plan.letters:
             return self._decode(
@@ -203,9 +203,9 @@ class _Sealing:
                 raise
 
     def _decode(self, raw: DataFrame) -> tuple[Source, list[StagedFile]]:
-        assert isinstance(self.chosen, TopicSettings)
-        contents, largest = schema_contents(self.chosen.schema_files), self.ledger.cassandra.largest_row
-        return self._stage(staging.decoded(raw, self.chosen, contents, self.plan.apart, largest))
+        assert isinstance(self.pipeline, TopicSettings)
+        contents, largest = schema_contents(self.pipeline.schema_files), self.ledger.cassandra.largest_row
+        return self._stage(staging.decoded(raw, self.pipeline, contents, self.plan.apart, largest))
 
     def _stage(self, source: Source) -> tuple[Source, list[StagedFile]]:
         return source, stage(source, self.files, f"{self.folder}/staged")
@@ -238,8 +238,8 @@ class _Sealing:
         """
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
         ledger, firsts = cassandra.ledger_keyspace, f"{self.folder}/firsts"
-        assert isinstance(self.chosen, TopicSettings)
-        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(self.chosen.shards):
+        assert isinstance(self.pipeline, TopicSettings)
+        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(self.pipeline.shards):
             return firsts  # a first run: it may be the largest, and no id can be known
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
         rows = self.spark.read.parquet(self.files.url(firsts))
@@ -250,22 +250,22 @@ class _Sealing:
         )
         return f"{self.folder}/new"
 
-    def _cut(self, staged: list[StagedFile], kept: list[Mask] | None) -> list[Batch]:
-        columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
+    def _cut(self, staged: list[StagedFile], masks: list[Mask] | None) -> list[Batch]:
+        columns = [*layout(self.pipeline).names, *(BESIDE if self.pipeline.rule else BESIDE[-1:])]
         with ThreadPoolExecutor(1) as writer:
             cutter = Cutter(
                 self.files,
                 f"{self.folder}/batches",
                 columns,
-                self.chosen.batch_rows,
-                self.chosen.batch_bytes,
+                self.pipeline.batch_rows,
+                self.pipeline.batch_bytes,
                 writer,
             )
             for number, one in enumerate(staged):
-                if kept is None or kept[number].any():
+                if masks is None or masks[number].any():
                     with self.files.open(one.name) as source:
                         for rows in chosen_rows(
-                            pq.ParquetFile(source), columns, None if kept is None else kept[number]
+                            pq.ParquetFile(source), columns, None if masks is None else masks[number]
                         ):
                             cutter.add(rows)
             return cutter.end()
@@ -287,14 +287,14 @@ class _Sealing:
         """Return warnings about the columns of a topic's events: nulled values, and paths that match
         nothing.
         """
-        if not isinstance(self.chosen, TopicSettings) or not any(one.event for one in staged):
+        if not isinstance(self.pipeline, TopicSettings) or not any(one.event for one in staged):
             return []
         known = {
             path
-            for one in kinds(self.chosen, schema_contents(self.chosen.schema_files)).values()
+            for one in kinds(self.pipeline, schema_contents(self.pipeline.schema_files)).values()
             for path in one
         }
-        return list(warnings(Notes.from_rows(staged), self.chosen, known, self.plan.apart.columns))
+        return list(warnings(Notes.from_rows(staged), self.pipeline, known, self.plan.apart.columns))
 
     def _fixed(self, rows: DataFrame, name: str) -> DataFrame:
         url = self.files.url(f"{self.folder}/{name}")

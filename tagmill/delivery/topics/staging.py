@@ -34,7 +34,7 @@ READ_ALONE = 128
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
 
-def schema_of(chosen: TopicSettings) -> pa.Schema:
+def schema_of(pipeline: TopicSettings) -> pa.Schema:
     """Return the schema of decoded records, one row a record: the columns of a batch and some more.
 
     `kind`: event, tombstone or unreadable (whose payload is the record's value as it came). `shard`: of the
@@ -47,7 +47,7 @@ def schema_of(chosen: TopicSettings) -> pa.Schema:
         "key": pa.binary(),
         "headers": HEADERS,
     }
-    for column in layout(chosen).columns:
+    for column in layout(pipeline).columns:
         found[column.name] = arrow_type(column)
     return pa.schema({**found, "payload": pa.binary()})
 
@@ -66,7 +66,7 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
 
 
 def decoded(
-    raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int
+    raw: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int
 ) -> Source:
     """Return the source that decodes a topic's records into rows (schema_of).
 
@@ -76,26 +76,26 @@ def decoded(
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     decode = partial(
         _decode,
-        chosen=chosen,
+        pipeline=pipeline,
         contents=dict(contents),
         reasons=apart.reasons,
         nulls=tuple(apart.columns),
         largest=largest,
     )
-    return Source(read, decode, schema_of(chosen), layout(chosen))
+    return Source(read, decode, schema_of(pipeline), layout(pipeline))
 
 
 def _decode(
     batches: Iterable[pa.RecordBatch],
     notes: Notes,
-    chosen: TopicSettings,
+    pipeline: TopicSettings,
     contents: Mapping[str, bytes],
     reasons: Mapping[Place, str],
     nulls: Sequence[str],
     largest: int,
 ) -> Iterator[pa.RecordBatch]:
-    reader, schema = Reader(chosen, contents, notes.list_fields), schema_of(chosen)
-    alike, noted = AlikeReader(reader), noted_names(chosen)
+    reader, schema = Reader(pipeline, contents, notes.list_fields), schema_of(pipeline)
+    alike, noted = AlikeReader(reader), noted_names(pipeline)
     for batch in batches:
         for part, made in _read_but(reader, alike, batch, {**reasons, **_too_large(batch, largest)}):
             notes.nulled.update(pair for pair in reader.nulled() if pair[0] not in nulls)

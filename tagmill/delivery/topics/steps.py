@@ -274,7 +274,7 @@ def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
     }
 
 
-def _summary(manifest: TopicManifest, what: str) -> Result:
+def _summary(manifest: TopicManifest, outcome: str) -> Result:
     counts = manifest.counts
     rows = sum(batch.rows for batch in manifest.batches)
     return {
@@ -284,7 +284,7 @@ def _summary(manifest: TopicManifest, what: str) -> Result:
         **counts.model_dump(),
         "more": manifest.more,
         "warnings": manifest.warnings,
-        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of "
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {outcome}, {rows} new events of "
         f"{counts.records} records "
         f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)"
         + (f", {counts.nulled} values of columns null" if counts.nulled else ""),

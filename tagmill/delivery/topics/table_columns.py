@@ -52,47 +52,47 @@ def fields(columns: Iterable[TopicColumn]) -> list[Field]:
     return [Field(one.name, one.path or one.name, one.type, one.nullable) for one in columns]
 
 
-def layout(chosen: Stream) -> Layout:
+def layout(pipeline: Stream) -> Layout:
     """Return the columns of a pipeline's batches: Tagmill's own, then the configured ones, nullable ones
     last.
     """
-    if isinstance(chosen, KafkaJournalEventsSettings):
+    if isinstance(pipeline, KafkaJournalEventsSettings):
         return JOURNAL
-    columns = sorted((one.column for one in fields(chosen.columns)), key=lambda column: column.optional)
+    columns = sorted((one.column for one in fields(pipeline.columns)), key=lambda column: column.optional)
     return Layout((*OWN, *columns), order=("topic", "created_at", "unique_id"), identity=("unique_id",))
 
 
-def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
+def layout_of(pipeline: Stream, names: Iterable[str], of: str) -> Layout:
     """Return the layout with the columns that were sealed; raises ConfigurationError if one of them is no
     longer configured.
 
     `of`: what was sealed, for the message.
     """
-    today, wanted = {column.name: column for column in layout(chosen).columns}, list(names)
+    today, wanted = {column.name: column for column in layout(pipeline).columns}, list(names)
     if gone := [name for name in wanted if name not in today]:
         raise ConfigurationError(
             f"{of} was sealed with the column {', '.join(gone)}, which the configuration has no more. "
             "Nothing was sent; put it back"
         )
-    return replace(layout(chosen), columns=tuple(today[name] for name in wanted))
+    return replace(layout(pipeline), columns=tuple(today[name] for name in wanted))
 
 
-def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
+def layout_there(pipeline: Stream, table_columns: Mapping[str, str]) -> Layout:
     """Return the layout with the destination's nullable columns that are no longer configured.
 
     They are in the checksums of rows that were delivered with them. In: columns of the destination that have
     no default, with their types.
     """
-    today = layout(chosen)
+    today = layout(pipeline)
     made = {Field("", "", kind, nullable=True).column.table_type: kind for kind in KINDS}
     left = [
         Field(name, name, kind, nullable=True).column
-        for name, there in found.items()
+        for name, there in table_columns.items()
         if name not in today.names and (kind := made.get(there) or _decimal_type(there))
     ]
     return (
         today
-        if isinstance(chosen, KafkaJournalEventsSettings)
+        if isinstance(pipeline, KafkaJournalEventsSettings)
         else replace(today, columns=(*today.columns, *left))
     )
 
@@ -103,14 +103,14 @@ def _decimal_type(table_type: str) -> str | None:
     return inner if table_type == f"Nullable({inner})" and decimal_digits(inner) else None
 
 
-def must_keep(chosen: Stream, sealed: list[str], of: str) -> None:
+def must_keep(pipeline: Stream, sealed: list[str], of: str) -> None:
     """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their
     order.
 
     Checksums of rows fold them in that order. A nullable column may come and go: where it is null, it leaves
     the checksum as it is.
     """
-    if sealed != (today := list(layout(chosen).required)):
+    if sealed != (today := list(layout(pipeline).required)):
         raise ConfigurationError(
             f"{of} has delivered the columns {', '.join(sealed)}, none of them nullable, and the "
             f"configuration says {', '.join(today)}. "

@@ -45,11 +45,11 @@ class AlikeReader:
     """Reads batches of values of one pipeline's topics in which every value is an event."""
 
     def __init__(self, reader: Reader) -> None:
-        self.reader, self.chosen = reader, reader.chosen
-        self.key = [(path, finder(path)) for path in self.chosen.key]
+        self.reader, self.pipeline = reader, reader.pipeline
+        self.key = [(path, finder(path)) for path in self.pipeline.key]
         self.fields = [
             (field, finder(field.path), read)
-            for field, read in zip(fields(self.chosen.columns), reader.fields, strict=True)
+            for field, read in zip(fields(self.pipeline.columns), reader.fields, strict=True)
         ]
 
     def read(self, values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> dict[str, pa.Array]:
@@ -62,7 +62,7 @@ class AlikeReader:
         events = [event for event, _ in decoded]
         shards, ids = unique_ids(
             [self._key(path, [find(event) for event in events]) for path, find in self.key],
-            self.chosen.shards,
+            self.pipeline.shards,
         )
         moments = list(map(self.reader.created_at, events, timestamps_ms))
         versions = [version for _, version in decoded]

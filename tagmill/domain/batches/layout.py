@@ -126,10 +126,10 @@ TAG_VIEWS = Layout(COLUMNS)
 NAMES = TAG_VIEWS.names
 
 
-def row_checksum_sql(chosen: Iterable[Column]) -> str:
+def row_checksum_sql(columns: Iterable[Column]) -> str:
     """Return ClickHouse's expression for the checksum of a row over some columns (UInt64)."""
     folded = "toUInt64(0)"
-    for column in chosen:
+    for column in columns:
         if column.optional:
             folded = f"({folded} + {optional_sql(column)})"
         else:

@@ -93,20 +93,22 @@ def without(progress: Progress, numbers: Iterable[int]) -> Progress:
 
 
 def rebased(
-    rows: Collection[tuple[int, int, str]], there: Collection[int], last: tuple[int, int, str] | None = None
+    rows: Collection[tuple[int, int, str]],
+    delivered: Collection[int],
+    last: tuple[int, int, str] | None = None,
 ) -> Progress | None:
     """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is
     delivered.
 
-    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`there`), and the last
+    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`delivered`), and the last
     delivered row if a person names it. Otherwise that is the row with the highest delivered sequence_nr.
     Every number below it is missing if its event is not delivered. Numbers without a row are delivered if as
     many events are delivered between their neighbours as there are numbers.
     """
-    last = last or max((row for row in rows if row[1] in there), key=lambda row: row[1], default=None)
+    last = last or max((row for row in rows if row[1] in delivered), key=lambda row: row[1], default=None)
     if last is None:
         return None
-    ordered = sorted(there)
+    ordered = sorted(delivered)
     missing: list[Interval] = []
     reached, reached_nr = 0, 0
     below = sorted(row for row in rows if row[0] < last[0])
@@ -115,7 +117,7 @@ def rebased(
         between = bisect_left(ordered, min(numbers)) - bisect_right(ordered, reached_nr)
         if between < number - reached - 1:
             missing.append((reached + 1, number - 1))
-        if number != last[0] and any(sequence_nr not in there for sequence_nr in numbers):
+        if number != last[0] and any(sequence_nr not in delivered for sequence_nr in numbers):
             missing.append((number, number))
         reached, reached_nr = number, max(numbers)
     number, sequence_nr, offset = last

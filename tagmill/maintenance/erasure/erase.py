@@ -208,13 +208,13 @@ class _Erasing:
 
     # -- the record
 
-    def _begin(self, persistence_ids: list[str], found: Found, who: str, why: str) -> ErasureRow:
+    def _begin(self, persistence_ids: list[str], survey: Found, who: str, why: str) -> ErasureRow:
         """Write the plan and the record of an erasure, which has to be finished from here on.
 
         Each pipeline gives the erasure a number among its runs, so that a process which planned a run before
         has lost that number.
         """
-        for name, of_pipeline in found.pipelines.items():
+        for name, of_pipeline in survey.pipelines.items():
             self.ledger.claim(name, of_pipeline.run)
             self.ledger.create_run(
                 name,
@@ -230,8 +230,8 @@ class _Erasing:
             journal=self.journal,
             erasure=number,
             persistence_ids=persistence_ids,
-            pipelines=found.pipelines,
-            counts=found.counts,
+            pipelines=survey.pipelines,
+            counts=survey.counts,
         )
         file = f"{_plans(self.name)}/{number:08d}-{uuid4().hex[:12]}.json"
         sha256 = write_document(self.files, file, plan)
@@ -243,7 +243,7 @@ class _Erasing:
             who,
             why,
             len(persistence_ids),
-            found.counts,
+            survey.counts,
             file,
             sha256,
             self.ledger.cassandra.now(),

@@ -68,19 +68,19 @@ class Looking:
 
     # -- the view
 
-    def _rows(self, persistence_ids: Sequence[str], found: Found) -> dict[Key, _Shared]:
+    def _rows(self, persistence_ids: Sequence[str], survey: Found) -> dict[Key, _Shared]:
         """Count the rows in all views; return by pipeline and tag how many rows of the view in force are in
         ClickHouse.
         """
         shared: dict[Key, _Shared] = {}
         remaining = self.journal.rows(persistence_ids)
         while group := list(islice(remaining, ROWS_AT_ONCE)):
-            found.add(view_rows=len(group))
-            found.known.update(row.persistence_id for _, row in group)
+            survey.add(view_rows=len(group))
+            survey.known.update(row.persistence_id for _, row in group)
             in_force = [row for table, row in group if table == self.journal.view_table]
             for name in self.names:
                 self._delivered(name, in_force, shared)
-        found.add(not_delivered=sum(one.view_only for one in shared.values()))
+        survey.add(not_delivered=sum(one.view_only for one in shared.values()))
         return shared
 
     def _delivered(self, name: str, rows: Iterable[ViewRow], shared: dict[Key, _Shared]) -> None:
@@ -101,13 +101,13 @@ class Looking:
     # -- a pipeline
 
     def _pipeline(
-        self, name: str, persistence_ids: Sequence[str], run: int, shared: dict[Key, _Shared], found: Found
+        self, name: str, persistence_ids: Sequence[str], run: int, shared: dict[Key, _Shared], survey: Found
     ) -> OfPipeline:
         known, delivered = self.clickhouse.of_ids(self.settings.pipeline(name).destination, persistence_ids)
         sealed = SealedBatches(self.settings, self.ledger, name, persistence_ids).look(delivered)
         files, pages, named = Evidence(self.settings, name, persistence_ids).look()
-        found.known |= known | sealed.known | named
-        found.add(
+        survey.known |= known | sealed.known | named
+        survey.add(
             clickhouse_rows=sum(part.rows for part in delivered),
             batches=sealed.batches,
             batch_rows=sealed.rows,
@@ -117,12 +117,12 @@ class Looking:
         keys = list(of_ledger(self.settings, self.ledger, name, persistence_ids))
         for (_, one), progress in zip(keys, self.ledger.delivered.progress(name, keys), strict=True):
             if progress is not None:
-                found.known.add(one)
-                found.add(progress=1)
+                survey.known.add(one)
+                survey.add(progress=1)
         for tag, one in keys:
             if self.ledger.delivered.hold(name, tag, one):
-                found.known.add(one)
-                found.add(holds=1)
+                survey.known.add(one)
+                survey.add(holds=1)
         return OfPipeline(
             run=run, tags=_of_tags(name, delivered, sealed.emptied, shared), retired=sealed.retired
         )

@@ -245,12 +245,12 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
         yield ledger
 
 
-def _nobody(pipeline: str, chosen: PipelineSettings, total: Total) -> str:
+def _nobody(pipeline_name: str, pipeline: PipelineSettings, total: Total) -> str:
     if not total.persistence_ids:
-        return f"pipeline {pipeline}: no persistence id was named. Nothing was deleted"
+        return f"pipeline {pipeline_name}: no persistence id was named. Nothing was deleted"
     first = identifiers.quoted(total.unknown_ids, total.unknown)
     return (
-        f"pipeline {pipeline}: journal {chosen.keyspace} knows none of the {total.persistence_ids} "
+        f"pipeline {pipeline_name}: journal {pipeline.keyspace} knows none of the {total.persistence_ids} "
         f"persistence ids (the first: {first}). "
         "Nothing was deleted; are they written as in the column persistence_id?"
     )

@@ -87,7 +87,7 @@ class Restoring:
             why,
             spark,
         )
-        self.chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
+        self.pipeline = settings.streams.get(pipeline) or settings.pipeline(pipeline)
         self.keyspace = settings.cassandra.ledger_keyspace
 
     def run(self, *, dry_run: bool) -> Restored:
@@ -96,8 +96,8 @@ class Restoring:
         Raises GuardRefused: a sealed run has to be finished first, or the storage lacks what a topic's ledger
         needs.
         """
-        of_views = isinstance(self.chosen, PipelineSettings)
-        of_batch = TAG_VIEWS if isinstance(self.chosen, PipelineSettings) else layout(self.chosen)
+        of_views = isinstance(self.pipeline, PipelineSettings)
+        of_batch = TAG_VIEWS if isinstance(self.pipeline, PipelineSettings) else layout(self.pipeline)
         with (
             Ledger(self.settings.cassandra) as ledger,
             ClickHouse(self.settings.clickhouse, of_batch) as clickhouse,
@@ -111,8 +111,8 @@ class Restoring:
 
     def _survey(self, ledger: Ledger, clickhouse: ClickHouse) -> tuple[Restored, list[UnknownBatch], int]:
         """Return what is found, the unknown batches, and the newest write time of another program."""
-        clickhouse.sync_replica(self.chosen.destination)
-        clickhouse.check_destination(self.chosen.destination)
+        clickhouse.sync_replica(self.pipeline.destination)
+        clickhouse.check_destination(self.pipeline.destination)
         last = ledger.last_run(self.name)
         limit, count, newest, examples = ledger.delivered.write_times.of(self.name, last), 0, 0, list[str]()
         for what, written in self._written(ledger):
@@ -121,8 +121,8 @@ class Restoring:
                 examples += [what] if len(examples) < 3 else []
         known = known_batches(ledger, self.keyspace, self.name)
         files = RunFiles(self.settings.storage.root)
-        batches = unknown_batches(clickhouse, files, self.name, self.chosen.destination, known, last)
-        sent = DestinationBatches(clickhouse, self.chosen.destination).last_run()
+        batches = unknown_batches(clickhouse, files, self.name, self.pipeline.destination, known, last)
+        sent = DestinationBatches(clickhouse, self.pipeline.destination).last_run()
         found = Restored(
             pipeline=self.name,
             foreign=count,
@@ -148,7 +148,7 @@ class Restoring:
         base = ledger.delivered.write_times.raise_above(self.name, newest)
         checkpoints.reached("restore.base_raised")
         if is_behind:
-            if isinstance(self.chosen, PipelineSettings):
+            if isinstance(self.pipeline, PipelineSettings):
                 ViewRestore(self.settings, ledger, clickhouse, self.name, batches).run(found.last_run)
             else:
                 TopicRestore(self.settings, ledger, self.name, batches, self.spark).run()
@@ -172,15 +172,15 @@ class Restoring:
     def _written(self, ledger: Ledger) -> Iterator[tuple[str, int]]:
         """Yield the pipeline's rows that are written with a run's write time, each with its own."""
         yield from ledger.delivered.write_times.small(self.name)
-        if isinstance(self.chosen, PipelineSettings):
-            yield from ledger.delivered.written(self.name, self.chosen.tags)
+        if isinstance(self.pipeline, PipelineSettings):
+            yield from ledger.delivered.written(self.name, self.pipeline.tags)
             base, audits = (
                 ledger.delivered.write_times.base(self.name),
                 Audits(ledger.cassandra, self.keyspace, self.name),
             )
-            for audit, written in audits.words_written(self.chosen.view.key(self.name), self.chosen.tags):
+            for audit, written in audits.words_written(self.pipeline.view.key(self.name), self.pipeline.tags):
                 if written > base + audit:
                     yield f"the word of audit {audit}", written
-        elif self.chosen.rule and (rule := Rules(ledger.cassandra, self.keyspace, self.name).current()):
+        elif self.pipeline.rule and (rule := Rules(ledger.cassandra, self.keyspace, self.name).current()):
             ids = Deduplication(ledger.cassandra, self.keyspace, self.name, rule.rule)
             yield from ids.written(shards_of(rule.rule))

@@ -107,10 +107,10 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
 
 
 def _result(
-    pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool
+    pipeline: str, survey: Found, removed: Removed, warnings: list[str], delete: bool
 ) -> dict[str, Any]:
-    buckets, rows = len(found.gone), sum(line["rows"] for line in found.gone)
-    refused = sorted(found.refused.values(), key=lambda line: (line["tag"], line["reason"]))
+    buckets, rows = len(survey.gone), sum(line["rows"] for line in survey.gone)
+    refused = sorted(survey.refused.values(), key=lambda line: (line["tag"], line["reason"]))
     stay = sum(line["buckets"] for line in refused)
     done = "deleted" if delete else "would be deleted"
     return {
@@ -122,8 +122,8 @@ def _result(
         "runs": removed.runs,
         "batches": removed.batches,
         "audits": removed.audits,
-        "more": found.more or removed.more,
-        "partitions": found.gone,
+        "more": survey.more or removed.more,
+        "partitions": survey.gone,
         "refused": refused,
         "warnings": warnings,
         "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, "

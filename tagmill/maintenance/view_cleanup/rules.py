@@ -262,18 +262,22 @@ def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
     return None
 
 
-def still_read(bucket: Bucket, one: Delivered) -> Refusal | None:
+def still_read(bucket: Bucket, progress: Delivered) -> Refusal | None:
     """Return a refusal if runs of the pipeline read the bucket again.
 
     They do while a run is open, without a watermark, or if needs_from lies before the bucket's end.
     """
-    if one.open_run is not None:
-        return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
-    if one.needs_from is None or bucket.end > one.needs_from:
-        there = (
-            "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
+    if progress.open_run is not None:
+        return Refusal(
+            Reason.STILL_READ, f"run {progress.open_run} of pipeline {progress.pipeline} is not finished"
         )
-        return Refusal(Reason.STILL_READ, f"pipeline {one.pipeline} {there}")
+    if progress.needs_from is None or bucket.end > progress.needs_from:
+        there = (
+            "has no watermark"
+            if progress.needs_from is None
+            else f"reads again from {_moment(progress.needs_from)} on"
+        )
+        return Refusal(Reason.STILL_READ, f"pipeline {progress.pipeline} {there}")
     return None
 
 
