@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from local.airflow_api import AirflowApi
 from local.errors import one_line
 from local.java import SPARK, find_java, java_home
-from local.layout import Places
-from local.service import Part
+from local.layout import StackLayout
+from local.service import Service
 from tagmill.errors import ConfigurationError
 
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
@@ -30,14 +30,14 @@ POOLS = {
 PASSWORDS = "simple_auth_manager_passwords.json.generated"
 
 
-class Airflow(Part):
+class Airflow(Service):
     """Scheduler, DAG processor, API server and triggerer of one stack."""
 
     name: ClassVar[str] = "airflow"
     stop_signal: ClassVar[int] = signal.SIGINT
     stop_seconds: ClassVar[float] = 20  # seconds: Airflow waits for running tasks, which are safe to kill
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: StackLayout) -> None:
         super().__init__(places.home / "airflow", places.ports.airflow)
         self.places = places
 
@@ -99,7 +99,7 @@ class Airflow(Part):
         return one_line("\n".join(line for line in text.splitlines() if "Warning" not in line))
 
 
-def environment(places: Places, home: Path) -> dict[str, str]:
+def environment(places: StackLayout, home: Path) -> dict[str, str]:
     """Return the variables of an Airflow standalone on this stack: settings, connections, and a PATH with the
     spark-submit wrapper.
     """
@@ -152,7 +152,7 @@ def environment(places: Places, home: Path) -> dict[str, str]:
     }
 
 
-def connections(places: Places) -> dict[str, str]:
+def connections(places: StackLayout) -> dict[str, str]:
     """Return the three Airflow connections that the demo pipeline names, as AIRFLOW_CONN_* variables."""
 
     def variable(content: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from local.errors import one_line
 from local.java import CASSANDRA, find_java
-from local.service import Part
+from local.service import Service
 from tagmill.errors import ConfigurationError
 
 COLLECTOR = "-XX:+UseParallelGC"
@@ -74,7 +74,7 @@ LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logbac
 """
 
 
-class Cassandra(Part):
+class Cassandra(Service):
     """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, a
     superuser).
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from local.layout import ROOT
-from local.service import Part
+from local.service import Service
 
 
-class ClickHouse(Part):
+class ClickHouse(Service):
     """Owns the database in home/db; `module` is the server program (tests pass one that injects faults)."""
 
     name: ClassVar[str] = "clickhouse"

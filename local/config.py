@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from local import class_archive
-from local.layout import Places
+from local.layout import StackLayout
 
 TEXT = """\
 # The demo's pipelines on the local stack. Relative paths count from this file's folder.
@@ -72,7 +72,7 @@ type = "LowCardinality(String)"
 
 
 def write_config(
-    places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
+    places: StackLayout, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
 ) -> Path:
     """Write the configuration file unless it exists, and return its path.
 

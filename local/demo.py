@@ -29,7 +29,7 @@ from local.dag_runner import DagRunner
 from local.errors import explained
 from local.guard import Guard
 from local.journal import Generated, Journal, Orders, OrdersWithoutViews
-from local.layout import Places, resolve
+from local.layout import StackLayout, resolve
 from local.processes import alive
 from local.stack import Stack
 from local.verify import differences
@@ -102,7 +102,7 @@ def run(
     raise typer.Exit(code)
 
 
-def demo(places: Places, once: bool, report: Path | None, events: int | None) -> Outcome:
+def demo(places: StackLayout, once: bool, report: Path | None, events: int | None) -> Outcome:
     """Start the stack, deliver, show the result and wait for Ctrl-C unless `once`; leave no process
     behind.
     """
@@ -288,7 +288,7 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(places: Places) -> Iterator[IO[str]]:
+def _alone(places: StackLayout) -> Iterator[IO[str]]:
     """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its
     stack.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from local.layout import ROOT
 from local.processes import end, marked
-from local.service import Part
+from local.service import Service
 
 
 class Guard:
@@ -22,7 +22,7 @@ class Guard:
     the owner dies first.
     """
 
-    def __init__(self, parts: Sequence[Part], *held: int) -> None:
+    def __init__(self, parts: Sequence[Service], *held: int) -> None:
         reading, self._writing = os.pipe()
         signals = [f"{int(part.stop_signal)}:{part.mark}" for part in parts]
         self._process = subprocess.Popen(

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from local.errors import PartDidNotStart, one_line
 from local.java import SPARK, find_java
-from local.service import Part
+from local.service import Service
 from tagmill.errors import ConfigurationError
 
 COLLECTOR = "-XX:+UseSerialGC"
@@ -50,7 +50,7 @@ rootLogger.appenderRef.c.ref=C
 """
 
 
-class Kafka(Part):
+class Kafka(Service):
     """A broker on 127.0.0.1:port that is its own controller; `heap` is written as Java writes it."""
 
     name: ClassVar[str] = "kafka"

@@ -31,7 +31,7 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Places:
+class StackLayout:
     """The folders and ports of one stack, which writes only below `home`."""
 
     home: Path
@@ -60,7 +60,7 @@ class Places:
         (self.home / "ports.json").write_text(json.dumps(asdict(self.ports)))
 
 
-def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> Places:
+def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> StackLayout:
     """Return the stack's places: from the options, else the environment, else the ports of its last start,
     else the defaults.
     """
@@ -71,7 +71,7 @@ def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | No
         **_from_environment(),
         **{k: v for k, v in (ports or {}).items() if v},
     }
-    return Places(folder, Ports(**chosen))
+    return StackLayout(folder, Ports(**chosen))
 
 
 def _remembered(home: Path) -> dict[str, int]:

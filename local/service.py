@@ -17,7 +17,7 @@ from local.processes import MARKER, end, marked, port_is_free
 from tagmill.runs.privacy import UMASK, make_file, make_folder
 
 
-class Part(ABC):
+class Service(ABC):
     """One server: a home folder below the stack's home, a port on 127.0.0.1, a pid file and a log."""
 
     name: ClassVar[str]

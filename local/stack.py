@@ -11,8 +11,8 @@ from local.clickhouse import ClickHouse
 from local.config import write_config
 from local.errors import require_room, require_space
 from local.kafka import Kafka
-from local.layout import Places
-from local.service import Part
+from local.layout import StackLayout
+from local.service import Service
 from tagmill.errors import ConfigurationError, LeaseTaken
 from tagmill.runs.privacy import make_folder
 
@@ -39,7 +39,7 @@ class PartStatus:
 class Stack:
     """All parts of one home; a start either starts all named parts or none."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: StackLayout) -> None:
         self.places = places
         self.cassandra = Cassandra(
             places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra"
@@ -48,7 +48,7 @@ class Stack:
         self.kafka = Kafka(places.home / "kafka", places.ports.kafka, places.jars / "kafka")
         self.airflow = Airflow(places)
 
-    def parts(self, names: Sequence[str] = ()) -> list[Part]:
+    def parts(self, names: Sequence[str] = ()) -> list[Service]:
         """Return the named parts, or all if none is named, in the order in which they start."""
         if unknown := set(names) - set(NAMES):
             raise ConfigurationError(
@@ -84,7 +84,7 @@ class Stack:
         """Start the parts; if one fails, stop those that this call started."""
         parts = self.parts(names)
         self.require(names)
-        started: list[Part] = []
+        started: list[Service] = []
         with self._alone():
             self.places.remember()
             write_config(self.places)

@@ -17,7 +17,7 @@ from tagmill.views.migration_plan import Plan
 from tagmill.views.model import Step
 from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -65,7 +65,7 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
             dry_run=args.dry_run,
         )
         return partial(migrate, plan=plan, owner=args.owner)
-    chosen = Chosen.of(args.persistence_id, args.tag, offline=args.offline)
+    chosen = Selection.of(args.persistence_id, args.tag, offline=args.offline)
     return {
         "rebuild": partial(rebuild, selection=chosen, owner=args.owner),
         "delete": partial(delete, selection=chosen, owner=args.owner),

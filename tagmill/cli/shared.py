@@ -245,7 +245,7 @@ def show_and_ask(
     return work(False)
 
 
-def chosen(configured: Settings, pipeline: str | None) -> list[str]:
+def deliverable_pipelines(configured: Settings, pipeline: str | None) -> list[str]:
     """Return the named pipeline, or all that deliver (tag views, a topic, a Kafka Journal); raises for one
     that doesn't.
     """
@@ -256,4 +256,4 @@ def chosen(configured: Settings, pipeline: str | None) -> list[str]:
 
 def tag_view_pipelines(configured: Settings, pipeline: str | None) -> list[str]:
     """Return the named pipeline if it delivers tag views, or all that do."""
-    return [name for name in chosen(configured, pipeline) if name in configured.pipelines]
+    return [name for name in deliverable_pipelines(configured, pipeline) if name in configured.pipelines]

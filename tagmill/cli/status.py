@@ -8,7 +8,7 @@ import typer
 from tagmill.cli.shared import (
     AsJson,
     MaybePipeline,
-    chosen,
+    deliverable_pipelines,
     err,
     one_line_errors,
     settings,
@@ -84,7 +84,7 @@ def _must_be_known(configured: Settings, pipeline: str | None) -> None:
     from tagmill.ledger.runs import Ledger
 
     if pipeline not in configured.kafka_journals:
-        chosen(configured, pipeline)
+        deliverable_pipelines(configured, pipeline)
     Ledger(configured.cassandra).cassandra.close()
 
 
@@ -206,7 +206,7 @@ def _runs(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
 
     configured = settings()
     with Ledger(configured.cassandra) as ledger:
-        for name in chosen(configured, pipeline):
+        for name in deliverable_pipelines(configured, pipeline):
             newest = ledger.last_run(name)
             failure = Failures(ledger.cassandra, configured.cassandra.ledger_keyspace, name).current()
             for number in range(newest, max(newest - limit, 0), -1):
@@ -236,7 +236,7 @@ def _batches(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
 
     configured = settings()
     with Ledger(configured.cassandra) as ledger:
-        for name in chosen(configured, pipeline):
+        for name in deliverable_pipelines(configured, pipeline):
             shown, retired = 0, Retired(ledger.cassandra, configured.cassandra.ledger_keyspace, name).up_to()
             for number in range(ledger.last_run(name), retired, -1):
                 for batch in ledger.batches(name, number):

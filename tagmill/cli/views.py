@@ -29,7 +29,7 @@ from tagmill.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from tagmill.views.selection import Chosen, ViewReport
+    from tagmill.views.selection import Selection, ViewReport
 
     Operation = Callable[..., ViewReport]
 
@@ -179,9 +179,9 @@ def truncate(
     Only if a rebuild can bring all of it back. Safe to stop and to start again at any moment.
     """
     from tagmill.views.delete import truncate
-    from tagmill.views.selection import Chosen
+    from tagmill.views.selection import Selection
 
-    Chosen.of([], [], offline=offline)
+    Selection.of([], [], offline=offline)
     _do(pipeline, "Truncate tag_views, tag_write_progress and tag_scanning", truncate, dry_run, yes, as_json)
 
 
@@ -236,13 +236,13 @@ def named(ids: list[str] | None, file: Path | None) -> list[str]:
     return list(ids_of(ids, file))
 
 
-def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[str] | None) -> Chosen:
-    from tagmill.views.selection import Chosen
+def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[str] | None) -> Selection:
+    from tagmill.views.selection import Selection
 
-    return Chosen.of(named(ids, file), tags or [], offline=offline)
+    return Selection.of(named(ids, file), tags or [], offline=offline)
 
 
-def _what(selection: Chosen) -> str:
+def _what(selection: Selection) -> str:
     ids = (
         f"{len(selection.persistence_ids)} persistence ids"
         if selection.persistence_ids

@@ -118,18 +118,22 @@ class _Pushing:
             by_tag.setdefault(batch.tag, []).append(batch)
         finished = itertools.count(done + 1)
 
-        def one_done() -> None:
+        def report_progress() -> None:
             self.progress(next(finished), len(manifest.batches))
 
         with ThreadPoolExecutor(self.to.parallel_inserts, thread_name_prefix="push") as pool:
-            tasks = [pool.submit(self.push_tag, batches, rows, one_done) for batches in by_tag.values()]
+            tasks = [
+                pool.submit(self.push_tag, batches, rows, report_progress) for batches in by_tag.values()
+            ]
             for task in as_completed(tasks):
                 if task.exception():
                     self.failed = True
             for task in tasks:
                 task.result()
 
-    def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
+    def push_tag(
+        self, batches: list[Batch], rows: dict[int, BatchRow], report_progress: Callable[[], None]
+    ) -> None:
         """Push one tag's batches one after the other, with a client of their own; stop when the push of any
         tag has failed.
         """
@@ -145,7 +149,7 @@ class _Pushing:
                 except BaseException:
                     self.failed = True
                     raise
-                one_done()
+                report_progress()
 
     def _push_batch(
         self,

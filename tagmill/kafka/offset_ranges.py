@@ -103,7 +103,7 @@ def misplaced(place: Place, span: Span, begin: int) -> str | None:
     return None
 
 
-def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
+def lost_records(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
     """Return a text for each of these ranges of which Kafka no longer has all offsets."""
     found = []
     for one in ranges:

@@ -40,7 +40,7 @@ class Cleaning:
     up_to: datetime
 
 
-class Cleaned:
+class CleanupLog:
     """The record of cleanups of one journal keyspace."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str, view: View) -> None:

@@ -60,7 +60,7 @@ class HoldRow:
     seen: str
 
 
-class Delivered:
+class ProgressStore:
     """The tables of one ledger that say how far delivery has come."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:

@@ -19,7 +19,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_move_batch, may_move_run
 from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused
 from tagmill.ledger.fenced_record import FencedRecord
-from tagmill.ledger.progress import Delivered
+from tagmill.ledger.progress import ProgressStore
 
 SERIAL = ConsistencyLevel.SERIAL
 
@@ -73,7 +73,7 @@ class Ledger:
                 "exist. Nothing was done. "
                 "Create it: tagmill schema apply"
             )
-        self.delivered = Delivered(self.cassandra, settings.ledger_keyspace)
+        self.delivered = ProgressStore(self.cassandra, settings.ledger_keyspace)
 
     def __enter__(self) -> "Ledger":
         return self

@@ -14,9 +14,9 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.errors import GuardRefused
 from tagmill.runs import checkpoints
-from tagmill.views.sealed_build import at_the_numbers
-from tagmill.views.selection import Chosen, ViewReport
-from tagmill.views.selection_base import ID, OfChosen, counts
+from tagmill.views.sealed_build import numbering_session
+from tagmill.views.selection import Selection, ViewReport
+from tagmill.views.selection_base import ID, SelectionAttempt, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def delete(
     settings: Settings,
     pipeline: str,
-    selection: Chosen,
+    selection: Selection,
     *,
     owner: str,
     spark: SparkSession,
@@ -45,7 +45,7 @@ def delete(
             took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
-    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         deleter = _Deleter(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
@@ -69,14 +69,14 @@ def truncate(
             nothing was deleted.
         FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
-    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         truncater = _Truncater(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=Chosen()
+            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=Selection()
         )
         return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
 
 
-class _Deleter(OfChosen):
+class _Deleter(SelectionAttempt):
     """The deletion of what was chosen.
 
     `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay.

@@ -23,7 +23,15 @@ from tagmill.views.migration_plan import MigrationReport, Plan
 from tagmill.views.model import Difference, Step
 from tagmill.views.persistence_ids import IdsReport, rebuild_ids
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
+from tagmill.views.selection import (
+    EXAMPLES,
+    Selection,
+    Skipped,
+    TagChange,
+    Unknown,
+    ViewReport,
+    unknown_ids_error,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +177,7 @@ class _Migrator:
             return None
         if self.dry_run and not self._ready():
             return self._counted()
-        return self._rebuild(self.plan.selection or Chosen(), dry_run=self.dry_run)
+        return self._rebuild(self.plan.selection or Selection(), dry_run=self.dry_run)
 
     def _note_tags(self) -> None:
         """Add the note that tag1 to tag3 were not looked at, if the journal has such columns and the plan
@@ -178,7 +186,7 @@ class _Migrator:
         if not self.plan.drop_old and any(name in self._layout().columns() for name in OLD_TAGS):
             self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
 
-    def _rebuild(self, selection: Chosen, *, dry_run: bool) -> ViewReport:
+    def _rebuild(self, selection: Selection, *, dry_run: bool) -> ViewReport:
         return rebuild(
             self.settings,
             self.pipeline,
@@ -212,7 +220,7 @@ class _Migrator:
         from pyspark.sql import functions as F
 
         self.tell("counting tags")
-        chosen = self.plan.selection or Chosen()
+        chosen = self.plan.selection or Selection()
         there = self._layout().columns()
         unread = [name for name in ("event", "message") if name in there]
         events = self._tagged("sequence_nr", *unread)
@@ -251,7 +259,9 @@ class _Migrator:
             unknown_examples=unknown.examples,
             unknown_tags=[],
             left_examples=[
-                Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason.BEFORE_0_10.text)
+                Skipped(
+                    persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason.BEFORE_0_10.text
+                )
                 for line in left.orderBy(ID).limit(EXAMPLES).collect()
             ],
         )
@@ -267,7 +277,7 @@ class _Migrator:
         ).localCheckpoint()
         count, first = unknown.count(), [line[ID] for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
         if count == named.count():
-            raise nobody(self.keyspace, count, first)
+            raise unknown_ids_error(self.keyspace, count, first)
         return Unknown(count, first, [])
 
     def _tagged(self, *columns: str) -> DataFrame:
@@ -332,7 +342,7 @@ class _Migrator:
             )
         if "message" in there.columns() and (unread := self._in_message()):
             return f"{unread} events are in the column message, which only the application can read"
-        seen = self._rebuild(Chosen(), dry_run=True)
+        seen = self._rebuild(Selection(), dry_run=True)
         open_rows = sum(
             seen.total(what) for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
         )

@@ -10,7 +10,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.views.legacy_schema import Change
 from tagmill.views.model import Step
 from tagmill.views.persistence_ids import IdsReport
-from tagmill.views.selection import Chosen, ViewReport
+from tagmill.views.selection import Selection, ViewReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Plan:
     """
 
     steps: tuple[Step, ...]
-    selection: Chosen | None = None
+    selection: Selection | None = None
     snapshot_keyspace: str | None = None
     drop_old: bool = False
 
@@ -53,7 +53,9 @@ class Plan:
             )
         named = bool(persistence_ids) or offline
         needed = drop_old or Step.TAGS in steps
-        chosen = Chosen.of(persistence_ids, [], offline=offline) if named or needed and not dry_run else None
+        chosen = (
+            Selection.of(persistence_ids, [], offline=offline) if named or needed and not dry_run else None
+        )
         default = [step for step in Step if step != Step.TAGS or named or dry_run]
         wanted = [step for step in Step if step in steps] if steps else default
         return cls(tuple(wanted), chosen, snapshot_keyspace or None, drop_old)

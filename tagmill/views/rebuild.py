@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
-from tagmill.views.sealed_build import at_the_numbers
-from tagmill.views.selection import Chosen, ViewReport
-from tagmill.views.selection_base import ID, OfChosen, all_added, counts
+from tagmill.views.sealed_build import numbering_session
+from tagmill.views.selection import Selection, ViewReport
+from tagmill.views.selection_base import ID, SelectionAttempt, all_added, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def rebuild(
     settings: Settings,
     pipeline: str,
-    selection: Chosen,
+    selection: Selection,
     *,
     owner: str,
     spark: SparkSession,
@@ -45,14 +45,14 @@ def rebuild(
             took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
-    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         rebuilder = _Rebuilder(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
         return rebuilder.look(row) if dry_run else rebuilder.run(row)
 
 
-class _Rebuilder(OfChosen):
+class _Rebuilder(SelectionAttempt):
     """The rebuild of the chosen persistence ids and tags."""
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:

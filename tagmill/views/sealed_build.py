@@ -169,7 +169,7 @@ class Attempt:
 
 
 @contextmanager
-def at_the_numbers(
+def numbering_session(
     settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
 ) -> Iterator[tuple[Builds, Journal, BuildRow]]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease

@@ -14,14 +14,14 @@ EXAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """The chosen persistence ids (None: all of the journal) and tags (None: all)."""
 
     persistence_ids: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
+    def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Selection":
         """Return the choice that the operator's arguments make.
 
         Raises ConfigurationError unless they are either persistence ids or `offline` (all of the journal),
@@ -72,7 +72,7 @@ class Changed(Document):
     what: str
 
 
-class Left(Document):
+class Skipped(Document):
     """A persistence_id that is left as it is, because of the event behind this sequence_nr."""
 
     persistence_id: str
@@ -96,7 +96,7 @@ class ViewReport(Document):
     progress: int
     changes: list[Changed]
     left: int
-    left_examples: list[Left]
+    left_examples: list[Skipped]
     unknown_ids: int
     unknown_examples: list[str]
     unknown_tags: list[str]
@@ -152,7 +152,7 @@ class ViewReport(Document):
         )
 
 
-def nobody(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationError:
+def unknown_ids_error(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationError:
     """Return the error for a journal that knows none of the persistence ids that were named."""
     return ConfigurationError(
         f"journal {keyspace} knows none of the persistence ids, neither event nor view row nor progress: "

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.ledger.view_builds import BuildState
 from tagmill.views.sealed_build import Attempt
-from tagmill.views.selection import EXAMPLES, Changed, Chosen, Left, TagChange, Unknown, ViewReport, nobody
+from tagmill.views.selection import (
+    EXAMPLES,
+    Changed,
+    Selection,
+    Skipped,
+    TagChange,
+    Unknown,
+    ViewReport,
+    unknown_ids_error,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,12 +33,12 @@ if TYPE_CHECKING:
 ID = "persistence_id"
 
 
-class OfChosen(Attempt):
+class SelectionAttempt(Attempt):
     """An attempt that is limited to chosen persistence ids and tags; a subclass's `seal` finds what
     changes.
     """
 
-    def __init__(self, *args: Any, selection: Chosen) -> None:
+    def __init__(self, *args: Any, selection: Selection) -> None:
         super().__init__(*args)
         self.selection = selection
         self.ours = self.settings.builder(self.journal.keyspace) is not None
@@ -293,7 +302,9 @@ class OfChosen(Attempt):
             ],
             left=waiting,
             left_examples=[
-                Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text)
+                Skipped(
+                    persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text
+                )
                 for line in (left.orderBy(ID).limit(EXAMPLES).collect() if waiting else ())
             ],
             unknown_ids=unknown.ids,
@@ -303,7 +314,7 @@ class OfChosen(Attempt):
 
     def _must_know_some(self, unknown: Unknown, all_unknown: bool) -> None:
         if self.selection.persistence_ids is not None and all_unknown:
-            raise nobody(self.journal.keyspace, unknown.ids, unknown.examples)
+            raise unknown_ids_error(self.journal.keyspace, unknown.ids, unknown.examples)
         if self.selection.tags and set(self.selection.tags) == set(unknown.tags):
             raise ConfigurationError(
                 f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "

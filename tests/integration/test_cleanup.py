@@ -16,7 +16,7 @@ from tagmill.domain.continuity.model import Hole
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused, LeaseTaken
 from tagmill.ledger.audits import Audits
-from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger
@@ -116,7 +116,7 @@ def decide(view, tag, hour, rows):
     """Record the decision that a cleanup leaves if it is killed before it deletes anything."""
     chosen = view.settings.pipeline(view.name)
     with Ledger(view.settings.cassandra) as ledger:
-        record = Cleaned(
+        record = CleanupLog(
             ledger.cassandra, view.settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view
         )
         record.decide(view.name, Cleaning(tag, bucket(hour), rows, datetime.now(UTC)))

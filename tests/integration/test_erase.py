@@ -12,7 +12,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import steps
 from tagmill.domain.batches.states import BatchState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused
-from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.erasures import Erasures, ErasureState
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.journal import JournalOfIds
@@ -289,7 +289,7 @@ def test_erase_refused_while_other_work_unfinished(applied):
     assert case.left(SECRET) != []
     case.deliver()
     with Ledger(case.settings.cassandra) as ledger:
-        record = Cleaned(
+        record = CleanupLog(
             ledger.cassandra, "tagmill_test", case.journal.keyspace, case.settings.pipeline(case.name).view
         )
         half_done = Cleaning("t", 0, 0, datetime.now(UTC))

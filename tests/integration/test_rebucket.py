@@ -19,11 +19,11 @@ from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
-from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.queries import ReadJournal
 from tagmill.views.rebucket.rebucket import abandon
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
@@ -427,7 +427,7 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
     with Cassandra(minute.cassandra) as cassandra:
         views, cleaned = (
             Views(cassandra, JournalTables(journal, view.table)),
-            Cleaned(cassandra, "tagmill_test", journal, view),
+            CleanupLog(cassandra, "tagmill_test", journal, view),
         )
         for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
             ((count, _),) = views.written([("tag-0", bucket)])
@@ -450,7 +450,7 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
             and sum(line.cleaned for line in report.tags) == gone
         )
         with Cassandra(minute.cassandra) as cassandra:
-            record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
+            record = CleanupLog(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
             if size == "Day":
@@ -460,7 +460,7 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
                 last = max(of_tag, key=lambda row: UUID(row["timestamp"]).time)
                 Journal(stack.session, journal, "tag_views_day").remove(last)
                 assert dict(audited(minute, spark).findings) == {"missing_in_view": 1}
-                report = rebuild(minute, name, Chosen(), owner=OWNER, spark=spark)
+                report = rebuild(minute, name, Selection(), owner=OWNER, spark=spark)
                 assert (report.total("added"), report.total("cleaned")) == (1, gone)
                 assert (
                     sum(run["rows"] for run in deliver(minute, name, spark)) == 0
@@ -475,9 +475,9 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
                 for again in range(2):
                     rebucketed(minute, spark, "Minute", table="tag_views")
                     assert (
-                        Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
+                        CleanupLog(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
                     ), again
                     abandon(minute, name, owner=OWNER, dry_run=False)
                     assert (
-                        Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
+                        CleanupLog(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
                     ), again

@@ -17,7 +17,7 @@ from tagmill.ledger import schema
 from tagmill.runs import checkpoints
 from tagmill.views.delete import delete, truncate
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
@@ -40,7 +40,7 @@ def prepared(settings, spark):
 def done(operation, settings, spark, chosen=None, **options):
     """Prepare the pipeline, run an operation on the chosen rows, and return its report."""
     prepared(settings, spark)
-    return operation(settings, only(settings), chosen or Chosen(), owner=OWNER, spark=spark, **options)
+    return operation(settings, only(settings), chosen or Selection(), owner=OWNER, spark=spark, **options)
 
 
 def changes(report):
@@ -156,7 +156,7 @@ def test_rebuild_named_ids_and_tags_only(stack, keyspace, settings, spark):
     configured = settings(journal, case="gap-whole-pid")
     before = rows(stack, journal, "tag_views")
     stack.session.execute(f"TRUNCATE {journal}.tag_views")
-    report = done(rebuild, configured, spark, Chosen(("o-000003", "nobody"), ("tag-1", "tag-9")))
+    report = done(rebuild, configured, spark, Selection(("o-000003", "nobody"), ("tag-1", "tag-9")))
     assert (report.persistence_ids, report.unknown_ids, report.unknown_examples) == (2, 1, ["nobody"])
     assert report.unknown_tags == ["tag-9"] and "'nobody'" in report.message and "'tag-9'" in report.message
     wanted = [row for row in before if (row["persistence_id"], row["tag_name"]) == ("o-000003", "tag-1")]
@@ -164,9 +164,9 @@ def test_rebuild_named_ids_and_tags_only(stack, keyspace, settings, spark):
     with pytest.raises(
         ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"
     ):
-        done(rebuild, configured, spark, Chosen(("nobody",)))
+        done(rebuild, configured, spark, Selection(("nobody",)))
     with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
-        done(rebuild, configured, spark, Chosen(None, ("tag-9",)))
+        done(rebuild, configured, spark, Selection(None, ("tag-9",)))
     listing = ("views", "tags", "--pipeline", only(configured), "--json", "--persistence-id")
     code, listed, _ = tagmill(settings.file(only(configured)), *listing, "o-000003")
     assert code == 0 and [line["tag"] for line in json.loads(listed)] == ["tag-0", "tag-1"]
@@ -192,7 +192,7 @@ def test_rebuild_unnumberable_ids_are_left_and_named(stack, together, settings, 
     of_left = [row for row in before if row["persistence_id"] in left]
     assert [row for row in rows(stack, journal, "tag_views") if row["persistence_id"] in left] == of_left
     # Its tag is known, although none of its rows is rebuilt.
-    named = done(rebuild, configured, spark, Chosen(("gap-middle/o-000001",), ("tag-0", "tag-9")))
+    named = done(rebuild, configured, spark, Selection(("gap-middle/o-000001",), ("tag-0", "tag-9")))
     assert (named.left, named.unknown_tags) == (1, ["tag-9"])
     # A deletion leaves rows that a rebuild would not bring back.
     removed = done(delete, configured, spark)
@@ -244,7 +244,7 @@ def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
     scanned = f"INSERT INTO {journal}.tag_scanning (persistence_id, sequence_nr) VALUES (%s, 1)"
     for persistence_id in (one["persistence_id"], "another"):
         stack.session.execute(scanned, (persistence_id,))
-    named = Chosen((one["persistence_id"],), (one["tag_name"],))
+    named = Selection((one["persistence_id"],), (one["tag_name"],))
     removed = delete(mirrored, "mirror", named, owner=OWNER, spark=spark)
     assert [row.persistence_id for row in stack.session.execute(f"SELECT * FROM {journal}.tag_scanning")] == [
         "another"
@@ -404,7 +404,7 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
         [*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)]
     )
     numbered_to(stack, written, "gap", 10, 10)
-    done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Chosen(("ahead", "nulls", "gap")))
+    done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Selection(("ahead", "nulls", "gap")))
     assert numbers(written, "ahead") == numbers(written, "gap") == {number: number for number in range(1, 11)}
     assert numbers(written, "nulls") == {3: 3, 4: 4, 5: 5}
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
@@ -421,8 +421,8 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
     written.deleted_to("higher", 2)
     configured = settings(written.keyspace, tags=["t"], **HOUR)
     with pytest.raises(ConfigurationError, match="knows none of the persistence ids"):
-        done(rebuild, configured, spark, Chosen(("nobody",)))
-    report = done(rebuild, configured, spark, Chosen(("high", "higher", "nobody")))
+        done(rebuild, configured, spark, Selection(("nobody",)))
+    report = done(rebuild, configured, spark, Selection(("high", "higher", "nobody")))
     assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])
     # As far as the journal says, the missing events before them were not deleted.
     left = [(line.persistence_id, line.sequence_nr, line.why) for line in report.left_examples]
@@ -430,8 +430,8 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
     assert left == [("high", 0, hole), ("higher", 2, hole)] and written.rows() == []
     written.deleted_to("high", 20)
     written.deleted_to("higher", 30)
-    assert changes(done(rebuild, configured, spark, Chosen(("high", "higher")))) == {"added": 10}
-    assert changes(done(delete, configured, spark, Chosen(("high", "higher")))) == {"removed": 10}
+    assert changes(done(rebuild, configured, spark, Selection(("high", "higher")))) == {"added": 10}
+    assert changes(done(delete, configured, spark, Selection(("high", "higher")))) == {"removed": 10}
     stack.session.execute(
         f"INSERT INTO {written.keyspace}.metadata (persistence_id, deleted_to) VALUES ('high', 0)"
     )
@@ -529,7 +529,7 @@ def test_rebuild_event_with_sequence_nr_0_is_ignored(stack, journal, settings, s
     configured = settings(written.keyspace, tags=["t"], **HOUR)
     report = done(rebuild, configured, spark)
     assert (report.left, changes(report)) == (0, {"added": 3}) and numbers(written, "p") == {1: 1, 2: 2, 3: 3}
-    report = done(rebuild, configured, spark, Chosen(("p", "only")))
+    report = done(rebuild, configured, spark, Selection(("p", "only")))
     assert (report.left, report.unknown_examples, changes(report)) == (0, ["only"], {"same": 3})
     other = journal()
     other.messages(events("p", range(4), BEGIN))

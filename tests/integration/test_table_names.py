@@ -19,7 +19,7 @@ from tagmill.views.migrate import migrate
 from tagmill.views.migration_plan import Plan
 from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tests.support.auditing import audited
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, ids, known_to_spark, only
 from tests.support.erasing import erased
@@ -65,7 +65,7 @@ def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
     assert rebuild_ids(configured, name, spark=spark).message.startswith(
         f"{renamed.keyspace}.pids: 3 added; 0 were listed"
     )
-    rebuild(configured, name, Chosen(), owner=OWNER, spark=spark)
+    rebuild(configured, name, Selection(), owner=OWNER, spark=spark)
     assert journal.rows() == records
 
     # A delivery fills a gap of the view from the journal; a repair restores a second one.

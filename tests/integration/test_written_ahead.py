@@ -15,7 +15,7 @@ from tagmill.views.build import build
 from tagmill.views.delete import delete
 from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tests.support.auditing import audited
 from tests.support.building import built, rows
 from tests.support.delivery import (
@@ -83,7 +83,7 @@ def test_rebuild_and_delete_leave_progress_written_ahead(written, stack):
     journal, _, run = written
     progress(journal, "ahead", 1, an_hour_ahead())
     progress(journal, "right", 1)
-    report = run(rebuild, Chosen())
+    report = run(rebuild, Selection())
     assert [(line.persistence_id, line.sequence_nr) for line in report.left_examples] == [("ahead", 0)]
     assert "written by a clock that is ahead" in report.left_examples[0].why
     assert {(row["persistence_id"], row["tag_pid_sequence_nr"]) for row in journal.rows()} == {
@@ -95,7 +95,7 @@ def test_rebuild_and_delete_leave_progress_written_ahead(written, stack):
     }
     assert reached == {"ahead": 1, "right": 3}
     journal.view(events("ahead", range(1, 4), BEGIN))
-    report = run(delete, Chosen())
+    report = run(delete, Selection())
     assert report.left == 1 and {row["persistence_id"] for row in journal.rows()} == {"ahead"}
     assert {row["persistence_id"] for row in rows(stack, journal.keyspace, "tag_write_progress")} == {"ahead"}
 

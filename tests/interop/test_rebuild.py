@@ -11,7 +11,7 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger import schema
 from tagmill.views.model import VIEW_KEY
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tests.support.building import VIEWS, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
 
@@ -38,7 +38,7 @@ def rebuilt(settings, spark):
     tables = settings.pipeline(only(settings)).journal
     names = (tables.messages, tables.view, tables.metadata, "tag_write_progress")
     known_to_spark(settings, only(settings), spark, names, ("view_progress", "cleaned_buckets"))
-    return rebuild(settings, only(settings), Chosen(), owner=OWNER, spark=spark)
+    return rebuild(settings, only(settings), Selection(), owner=OWNER, spark=spark)
 
 
 def without(stack, view, gone):

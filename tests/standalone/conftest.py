@@ -15,7 +15,7 @@ import pytest
 from cassandra.util import uuid_from_time
 
 from local.fixtures import load_case
-from local.layout import Places, Ports
+from local.layout import Ports, StackLayout
 from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.stack import free_port
 from tests.support.standalone import DAG, AirflowWithPasswords, Standalone
@@ -80,7 +80,7 @@ def airflow(stack, kafka):
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
     load_case(stack.session, "orders", keyspace)
     ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port(), kafka.port)
-    places = Places(stack.home / "standalone", ports)
+    places = StackLayout(stack.home / "standalone", ports)
     places.home.mkdir()
     values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
     places.config.write_text(

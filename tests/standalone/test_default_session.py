@@ -8,7 +8,7 @@ from local.fixtures import WITHOUT_VIEWS
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.views.rebuild import rebuild
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 from tests.conftest import SettingsFactory
 from tests.support.auditing import audited
 from tests.support.building import VIEWS, built, recorded, rows
@@ -59,7 +59,7 @@ def test_view_jobs_in_default_session(stack, keyspace, settings, session):
 
     stack.session.execute(f"TRUNCATE {journal}.tag_views")
     known_to_spark(configured, name, session, ("messages", "tag_views", "metadata"), ("cleaned_buckets",))
-    rebuild(configured, name, Chosen(), owner=OWNER, spark=session)
+    rebuild(configured, name, Selection(), owner=OWNER, spark=session)
     assert rows(stack, journal, "tag_views") == expected
 
     rebucketed(configured, session, "Day")

@@ -15,7 +15,7 @@ import psutil
 
 from local.airflow import Airflow
 from local.airflow_api import FINAL, AirflowApi
-from local.layout import Places
+from local.layout import StackLayout
 from local.processes import MARKER, marked
 from tagmill.errors import StoreUnavailable
 
@@ -83,7 +83,7 @@ class Lookout:
 class Standalone:
     """A running Airflow and its client."""
 
-    places: Places
+    places: StackLayout
     airflow: AirflowWithPasswords
     api: AirflowApi
 

@@ -19,7 +19,7 @@ from tagmill.domain import clock, identifiers
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError
 from tagmill.journal.tag_view_reader import Views
-from tagmill.ledger.cleanups import Cleaned
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.runs import Ledger
@@ -144,7 +144,7 @@ def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
     those erased since.
     """
     chosen = settings.pipeline(pipeline)
-    cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+    cleaned = CleanupLog(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
     erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
     return {
         tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tagmill.delivery.topics.avro_logical_types import logical_type
-from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.record_limits import Limits, Room
 
 # A function that reads the value at a position of a record; it returns the value and the position behind it.
@@ -37,7 +37,7 @@ def parse_schema(text: bytes) -> Any:
 
 
 def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
-    """Return a function that reads whole records of a parsed schema, and raises Unfit for other bytes.
+    """Return a function that reads whole records of a parsed schema, and raises InvalidRecord for other bytes.
 
     Raises ValueError for a schema that no record can have.
     """
@@ -51,11 +51,11 @@ def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
         try:
             event, end = read(data, 0, limits.room(len(data)))
         except (IndexError, struct.error):
-            raise Unfit("it ends within a value") from None
+            raise InvalidRecord("it ends within a value") from None
         except UnicodeDecodeError as error:
-            raise Unfit(f"a text that is not UTF-8: {error}") from None
+            raise InvalidRecord(f"a text that is not UTF-8: {error}") from None
         if end != len(data):
-            raise Unfit(f"{len(data) - end} bytes are left over")
+            raise InvalidRecord(f"{len(data) - end} bytes are left over")
         return event
 
     return record
@@ -63,7 +63,7 @@ def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
 
 def _varint(data: bytes, at: int, widest: tuple[int, int]) -> tuple[int, int]:
     """Return a zigzag-encoded number of at most `widest` bytes and bits, and the position behind it; raises
-    Unfit for a wider one.
+    InvalidRecord for a wider one.
     """
     most, bits = widest
     found = shift = 0
@@ -77,7 +77,7 @@ def _varint(data: bytes, at: int, widest: tuple[int, int]) -> tuple[int, int]:
     else:
         if at + most > len(data):
             raise IndexError
-    raise Unfit(f"byte {at}: a number of more than {bits} bits")
+    raise InvalidRecord(f"byte {at}: a number of more than {bits} bits")
 
 
 def _int(data: bytes, at: int, room: Room) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def _bytes(data: bytes, at: int, room: Room) -> tuple[bytes, int]:
     size, begin = _long(data, at, room)
     end = begin + size
     if size < 0:
-        raise Unfit(f"byte {at}: a length of {size}")
+        raise InvalidRecord(f"byte {at}: a length of {size}")
     if end > len(data):
         raise IndexError
     return data[begin:end], end
@@ -114,7 +114,7 @@ def _string(data: bytes, at: int, room: Room) -> tuple[str, int]:
 def _boolean(data: bytes, at: int, room: Room) -> tuple[bool, int]:
     byte = data[at]
     if byte > 1:
-        raise Unfit(f"byte {at}: a boolean of {byte}")
+        raise InvalidRecord(f"byte {at}: a boolean of {byte}")
     return byte == 1, at + 1
 
 
@@ -191,7 +191,7 @@ class _Types:
         def union(data: bytes, at: int, room: Room) -> tuple[Any, int]:
             index, begin = _int(data, at, room)
             if index not in reads:
-                raise Unfit(f"byte {at}: index {index} of a union of {len(reads)} types")
+                raise InvalidRecord(f"byte {at}: index {index} of a union of {len(reads)} types")
             return reads[index](data, begin, room)
 
         return (
@@ -261,7 +261,7 @@ def _enum(schema: Mapping[str, Any]) -> Read:
     def enum(data: bytes, at: int, room: Room) -> tuple[str, int]:
         index, end = _int(data, at, room)
         if index not in symbols:
-            raise Unfit(f"byte {at}: index {index} of enum {name}, which has {len(symbols)} symbols")
+            raise InvalidRecord(f"byte {at}: index {index} of enum {name}, which has {len(symbols)} symbols")
         return symbols[index], end
 
     return enum
@@ -279,7 +279,7 @@ def _block(data: bytes, at: int, room: Room) -> tuple[int, int, int | None]:
 
 def _check_end(at: int, end: int | None) -> None:
     if end is not None and at != end:
-        raise Unfit(f"byte {at}: a block that says it ends at byte {end}")
+        raise InvalidRecord(f"byte {at}: a block that says it ends at byte {end}")
 
 
 def _array(read: Read) -> Read:

@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 BEHIND_LAST_MS = 4_102_444_800_000
 
 
-class Unfit(ValueError):
+class InvalidRecord(ValueError):
     """An event, or a field of one, is not what the pipeline says; the text names the field.
 
     `reason`: the same text for all values with this fault.
@@ -41,9 +41,9 @@ class Unfit(ValueError):
         self.reason = reason or text
 
 
-def unfit(value: Any, reason: str) -> Unfit:
+def unfit(value: Any, reason: str) -> InvalidRecord:
     """Return the error for a value; its text begins with the first SHOWN characters of the value."""
-    return Unfit(f"{repr(value)[:SHOWN]} {reason}", reason)
+    return InvalidRecord(f"{repr(value)[:SHOWN]} {reason}", reason)
 
 
 class Nested:
@@ -54,15 +54,15 @@ class Nested:
         return self
 
     def text(self) -> str:
-        """Return the value as a column of text takes it; raises Unfit."""
+        """Return the value as a column of text takes it; raises InvalidRecord."""
         raise unfit(self, "has no text")
 
     def key(self) -> str | None:
-        """Return the text that enters an id; None if the value can't be part of one. Raises Unfit."""
+        """Return the text that enters an id; None if the value can't be part of one. Raises InvalidRecord."""
         return None
 
     def milliseconds(self) -> int:
-        """Return the whole milliseconds since 1970; raises Unfit."""
+        """Return the whole milliseconds since 1970; raises InvalidRecord."""
         raise unfit(self, "is no moment")
 
 
@@ -113,7 +113,7 @@ def _float_bits(value: Any) -> int:
         raise unfit(value, "is no number")
     number = float(value)
     if math.isnan(number):
-        raise Unfit("NaN", "is NaN")
+        raise InvalidRecord("NaN", "is NaN")
     if math.isinf(number) and value != number:
         raise unfit(value, "is out of range")
     return int.from_bytes(struct.pack(">d", number + 0.0), "big", signed=True)
@@ -297,7 +297,7 @@ class Field:
 
     def reader(self, nulled: Callable[[str, str], None] | None = None) -> Callable[[Event], Any]:
         """Return a function that takes the field's value out of an event, as a sealed file holds it; it
-        raises Unfit, naming the field.
+        raises InvalidRecord, naming the field.
 
         In a nullable column, a value that the column can't hold becomes null, and `nulled` is called with the
         column and the reason.
@@ -309,15 +309,18 @@ class Field:
             if found is None:
                 if self.nullable:
                     return None
-                raise Unfit(f"field {self.path} is missing")
+                raise InvalidRecord(f"field {self.path} is missing")
             try:
                 return convert(found)
             except (ArithmeticError, ValueError, TypeError, RecursionError) as error:
                 if self.nullable:
                     if nulled:
-                        nulled(self.name, error.reason if isinstance(error, Unfit) else f"is no {self.type}")
+                        nulled(
+                            self.name,
+                            error.reason if isinstance(error, InvalidRecord) else f"is no {self.type}",
+                        )
                     return None
-                raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
+                raise InvalidRecord(f"field {self.path} is no {self.type}: {error}") from None
 
         return read
 
@@ -347,7 +350,7 @@ class Field:
 
 
 def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
-    """Return a function that takes the values of the key's fields out of an event; it raises Unfit if one is
+    """Return a function that takes the values of the key's fields out of an event; it raises InvalidRecord if one is
     missing or not plain.
     """
     finders = [(path, finder(path)) for path in paths]
@@ -362,9 +365,9 @@ def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
 
 
 def plain(path: str, value: Any) -> Value:
-    """Return the value of a key's field in the form from which the id is made; raises Unfit."""
+    """Return the value of a key's field in the form from which the id is made; raises InvalidRecord."""
     if isinstance(value, float) and math.isnan(value):
-        raise Unfit(f"field {path}, of the key, is NaN, which tells no event from another one")
+        raise InvalidRecord(f"field {path}, of the key, is NaN, which tells no event from another one")
     if isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Number):
@@ -374,5 +377,5 @@ def plain(path: str, value: Any) -> Value:
     if isinstance(value, Nested) and (text := value.key()) is not None:
         return text
     if value is None:
-        raise Unfit(f"field {path}, of the key, is missing")
-    raise Unfit(f"field {path}, of the key, is no plain value")
+        raise InvalidRecord(f"field {path}, of the key, is missing")
+    raise InvalidRecord(f"field {path}, of the key, is no plain value")

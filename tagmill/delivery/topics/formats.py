@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from tagmill.delivery.topics.avro import record_reader
-from tagmill.delivery.topics.fields import Unfit, finder
+from tagmill.delivery.topics.fields import InvalidRecord, finder
 from tagmill.delivery.topics.json_numbers import read_number
 from tagmill.delivery.topics.protojson import Message
 from tagmill.delivery.topics.record_limits import Limits, Room, check_json
@@ -48,7 +48,7 @@ def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
             event = read.decode(value)
             check_json(event, value, limits)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unfit(f"no JSON object: {error}") from None
+            raise InvalidRecord(f"no JSON object: {error}") from None
         version = version_of(event) if version_of else None
         return Decoded(event, "" if version is None else str(version))
 
@@ -69,18 +69,18 @@ def avro_decoder(schemas: Mapping[str, Any], limits: Limits, *, framed: bool) ->
         version, read, body = _unframed(value, readers) if framed else (*only, value)
         try:
             return Decoded(read(body, limits), version)
-        except Unfit as error:
-            raise Unfit(f"no Avro of schema {version}: {error}") from None
+        except InvalidRecord as error:
+            raise InvalidRecord(f"no Avro of schema {version}: {error}") from None
 
     return decode
 
 
 def _unframed(value: bytes, schemas: Mapping[str, Any]) -> tuple[str, Any, bytes]:
     if len(value) < FRAME_BYTES or value[0] != MAGIC:
-        raise Unfit("no frame of a schema registry (a zero byte and a schema id)")
+        raise InvalidRecord("no frame of a schema registry (a zero byte and a schema id)")
     version = str(int.from_bytes(value[1:FRAME_BYTES], "big"))
     if version not in schemas:
-        raise Unfit(f"schema id {version} is not among schema_files ({', '.join(schemas)})")
+        raise InvalidRecord(f"schema id {version} is not among schema_files ({', '.join(schemas)})")
     return version, schemas[version], value[FRAME_BYTES:]
 
 
@@ -125,17 +125,19 @@ def protobuf_decoder(
         try:
             found = kind.FromString(value)
             if heads.isdisjoint(field.name for field, _ in found.ListFields()):
-                raise Unfit(f"none of the fields {', '.join(key)}, which make an event unique, is set")
+                raise InvalidRecord(
+                    f"none of the fields {', '.join(key)}, which make an event unique, is set"
+                )
             _check_message(found, Room(limits, limits.values))
             event = Message(found, pool)
             for path, find in named:
                 if isinstance(number := find(event), int):
-                    raise Unfit(
+                    raise InvalidRecord(
                         f"field {path}, of the key, is {number}, which the descriptor set has no name for"
                     )
             return Decoded(event, version)
         except (DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
-            raise Unfit(f"no {message}: {error}") from None
+            raise InvalidRecord(f"no {message}: {error}") from None
 
     return decode
 
@@ -161,7 +163,9 @@ def framed_protobuf_decoder(
         version, place, body = _unframed(value, places)
         named, begin = _named_place(body)
         if named != place:
-            raise Unfit(f"the frame names the message {named} of the schema's file, and {message} is {place}")
+            raise InvalidRecord(
+                f"the frame names the message {named} of the schema's file, and {message} is {place}"
+            )
         return decoders[version](body[begin:])
 
     return decode
@@ -200,7 +204,7 @@ def _zigzag(body: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if body[index] < 0x80:
             return number >> 1 ^ -(number & 1), index + 1
-    raise Unfit(
+    raise InvalidRecord(
         "no frame of a schema registry for Protobuf (which message of the schema it is, behind the schema id)"
     )
 
@@ -217,7 +221,7 @@ def _is_enum(message: Any, names: Sequence[str]) -> bool:
 
 
 def _check_message(message: Any, room: Room) -> None:
-    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if `room` has too
+    """Raise InvalidRecord if a field of a message, or of a nested one, has another wire type, or if `room` has too
     little space.
     """
     from google.protobuf.unknown_fields import UnknownFieldSet
@@ -227,7 +231,7 @@ def _check_message(message: Any, room: Room) -> None:
         # Two kinds of unknown fields are accepted: an enum's new value, which has the right wire type, and a
         # field with a new number.
         if field is not None and unknown.wire_type != WIRE_TYPES[field.type]:
-            raise Unfit(
+            raise InvalidRecord(
                 f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not "
                 f"{WIRE_TYPES[field.type]}"
             )

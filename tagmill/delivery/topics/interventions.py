@@ -11,7 +11,7 @@ from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.topics.run_files import read_manifest
-from tagmill.delivery.topics.table_columns import layout, layout_of
+from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import GuardRefused, about
 from tagmill.runs.leased import at_work
@@ -94,7 +94,7 @@ class TopicInterventions:
                 self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
                 self.pipeline.destination,
-                layout_of(self.pipeline, manifest.columns, f"run {run} of pipeline {self.name}"),
+                sealed_layout(self.pipeline, manifest.columns, f"run {run} of pipeline {self.name}"),
             )
             with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
                 return send_again(

@@ -9,7 +9,7 @@ from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import fits
-from tagmill.delivery.topics.table_columns import must_keep
+from tagmill.delivery.topics.table_columns import require_unchanged_columns
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, SealedFileDamaged
 from tagmill.kafka.client import Kafka, Place, Span
@@ -51,7 +51,9 @@ def must_keep_columns(settings: Settings, ledger: Ledger, pipeline: str) -> None
     if last:
         with way_out(pipeline):
             sealed = read_manifest(RunFiles(settings.storage.root), last).required
-        must_keep(settings.stream(pipeline), sealed, f"pipelines.{pipeline}.columns: run {last.run}")
+        require_unchanged_columns(
+            settings.stream(pipeline), sealed, f"pipelines.{pipeline}.columns: run {last.run}"
+        )
 
 
 def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> TopicPlan | None:

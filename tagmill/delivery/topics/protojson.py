@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tagmill.delivery.topics.fields import Nested, Unfit
+from tagmill.delivery.topics.fields import InvalidRecord, Nested
 
 SECOND = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,7 +87,7 @@ class Message(_ByName):
         return value if name in ("number_value", "string_value", "bool_value") else Message(value, self.pool)
 
     def text(self) -> str:
-        """Return the message as ProtoJSON, a JSON string without its quotes; raises Unfit."""
+        """Return the message as ProtoJSON, a JSON string without its quotes; raises InvalidRecord."""
         value = _as_json(self.message, self.pool)
         return value if isinstance(value, str) else _sorted.encode(value).decode()
 
@@ -102,7 +102,7 @@ class _Repeated(Nested):
         return f"a repeated {self.field.name}"
 
     def text(self) -> str:
-        """Return the field's values as ProtoJSON; raises Unfit."""
+        """Return the field's values as ProtoJSON; raises InvalidRecord."""
         alone = type(self.message)()
         getattr(alone, self.field.name).MergeFrom(getattr(self.message, self.field.name))
         return _sorted.encode(_as_json(alone, self.pool)[self.field.name]).decode()
@@ -137,27 +137,27 @@ class Instant(Nested):
 
     def key(self) -> str:
         """Return the text that enters ids: that of a datetime, with nine digits only where six are too few;
-        raises Unfit.
+        raises InvalidRecord.
         """
         nanos = self._nanos()
         try:
             text = str(EPOCH + timedelta(seconds=self.message.seconds, microseconds=nanos // 1000))
         except OverflowError:
-            raise Unfit(f"{self!r} is no moment", "is no moment") from None
+            raise InvalidRecord(f"{self!r} is no moment", "is no moment") from None
         return f"{text[:19]}.{nanos:09}{text[-6:]}" if nanos % 1000 else text
 
     def text(self) -> str:
-        """Return the timestamp as ProtoJSON; raises Unfit."""
+        """Return the timestamp as ProtoJSON; raises InvalidRecord."""
         return str(_as_json(self.message, None))
 
     def milliseconds(self) -> int:
-        """Return the whole milliseconds since 1970; raises Unfit."""
+        """Return the whole milliseconds since 1970; raises InvalidRecord."""
         return int(self.message.seconds) * 1000 + self._nanos() // 1_000_000
 
     def _nanos(self) -> int:
         nanos = int(self.message.nanos)
         if not 0 <= nanos < SECOND:
-            raise Unfit(f"{self!r} is no moment", "is no moment")
+            raise InvalidRecord(f"{self!r} is no moment", "is no moment")
         return nanos
 
 
@@ -189,4 +189,4 @@ def _as_json(message: Any, pool: Any) -> Any:
             descriptor_pool=pool,
         )
     except (json_format.Error, ValueError, TypeError, RecursionError) as error:
-        raise Unfit(f"has no ProtoJSON: {error}", "has no ProtoJSON") from None
+        raise InvalidRecord(f"has no ProtoJSON: {error}", "has no ProtoJSON") from None

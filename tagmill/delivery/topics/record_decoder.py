@@ -6,7 +6,7 @@ from typing import Any
 from tagmill.config.kafka import TopicSettings
 from tagmill.delivery.topics.avro import parse_schema
 from tagmill.delivery.topics.event_ids import UniqueId, unique_id
-from tagmill.delivery.topics.fields import BEHIND_LAST_MS, Unfit, finder, key_reader, milliseconds
+from tagmill.delivery.topics.fields import BEHIND_LAST_MS, InvalidRecord, finder, key_reader, milliseconds
 from tagmill.delivery.topics.formats import (
     Decoded,
     Decoder,
@@ -20,7 +20,7 @@ from tagmill.delivery.topics.table_columns import fields
 from tagmill.errors import ConfigurationError
 
 
-class Reader:
+class RecordDecoder:
     """Reads the values of one pipeline's topics.
 
     `contents`: its schema files by version; raises ConfigurationError for wrong ones.
@@ -58,25 +58,25 @@ class Reader:
         return found
 
     def decoded(self, values: Sequence[bytes]) -> list[Decoded]:
-        """Decode values into events with the versions of their schemas, and note the events; raises Unfit."""
+        """Decode values into events with the versions of their schemas, and note the events; raises InvalidRecord."""
         found = list(map(self.decode, values))
         self.note(event for event, _ in found)
         return found
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
-        """Return the id of an event that was read with a schema of this version; raises Unfit."""
+        """Return the id of an event that was read with a schema of this version; raises InvalidRecord."""
         if (
             self.pipeline.format == "avro"
             and not self.pipeline.framed
             and schema_version not in self.pipeline.schema_files
         ):
-            raise Unfit(f"its schema, {schema_version}, is not among schema_files")
+            raise InvalidRecord(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
         return unique_id(self.key(decode(value).event), self.pipeline.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
         """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises
-        Unfit.
+        InvalidRecord.
         """
         nulled = len(self._nulled)
         [(event, version)] = self.decoded([value])
@@ -84,25 +84,25 @@ class Reader:
         created_at = self.created_at(event, timestamp_ms)
         try:
             return (one, shard, created_at, version, *[read(event) for read in self.fields])
-        except Unfit:
+        except InvalidRecord:
             del self._nulled[nulled:]
             raise
 
     def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
         """Return the creation time (milliseconds since 1970) of an event: the configured field, or Kafka's
-        timestamp; raises Unfit.
+        timestamp; raises InvalidRecord.
         """
         where, found = "Kafka's timestamp", timestamp_ms
         if self.moment is not None:
             where, value = f"field {self.pipeline.created_at}", self.moment(event)
             if value is None:
-                raise Unfit(f"{where} is missing")
+                raise InvalidRecord(f"{where} is missing")
             try:
                 found = milliseconds(value)
             except (ValueError, OverflowError) as error:
-                raise Unfit(f"{where} is no moment: {error}") from None
+                raise InvalidRecord(f"{where} is no moment: {error}") from None
         if not 0 <= found < BEHIND_LAST_MS:
-            raise Unfit(f"{where} is not between 1970 and 2100")
+            raise InvalidRecord(f"{where} is not between 1970 and 2100")
         return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.fields import InvalidRecord
 
 # Values that a record may hold: VALUES_PER_BYTE for each of its bytes, and VALUES_BESIDE more. Values that
 # take no bytes (null, an empty record) are few in sound data.
@@ -24,9 +24,9 @@ class Limits:
     depth: int
 
     def check_size(self, value: bytes) -> None:
-        """Raise Unfit if a record has more bytes than max_record_bytes."""
+        """Raise InvalidRecord if a record has more bytes than max_record_bytes."""
         if len(value) > self.size:
-            raise Unfit(f"it has {len(value)} bytes, more than max_record_bytes ({self.size})")
+            raise InvalidRecord(f"it has {len(value)} bytes, more than max_record_bytes ({self.size})")
 
     def room(self, size: int) -> "Room":
         """Return the room for the values of a record of this many bytes."""
@@ -42,29 +42,29 @@ class Room:
         self.limits, self.values, self.depth = limits, values, limits.depth
 
     def enter(self, count: int) -> None:
-        """Account for a level of nesting, and values on it; raises Unfit.
+        """Account for a level of nesting, and values on it; raises InvalidRecord.
 
         The caller adds 1 to `depth` at the end of the level.
         """
         self.depth -= 1
         self.values -= count
         if self.depth < 0:
-            raise Unfit(f"it is nested deeper than max_record_depth ({self.limits.depth})")
+            raise InvalidRecord(f"it is nested deeper than max_record_depth ({self.limits.depth})")
         if self.values < 0:
             self.take(0)
 
     def take(self, count: int) -> None:
-        """Account for `count` values; raises Unfit if the record then holds too many."""
+        """Account for `count` values; raises InvalidRecord if the record then holds too many."""
         self.values -= count
         if self.values < 0:
-            raise Unfit(
+            raise InvalidRecord(
                 f"it holds more values than max_record_values ({self.limits.values}), or than "
                 f"{VALUES_PER_BYTE} for each of its bytes and {VALUES_BESIDE} besides"
             )
 
 
 def check_json(event: Mapping[str, Any], text: bytes, limits: Limits) -> None:
-    """Raise Unfit if a JSON object, with all that is nested in it, exceeds the limits."""
+    """Raise InvalidRecord if a JSON object, with all that is nested in it, exceeds the limits."""
     opened = text.count(b"{") + text.count(b"[")
     if opened <= limits.depth and opened + text.count(b",") <= limits.values:
         return  # nearly always so

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
-from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import Rekeyed
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
@@ -337,15 +337,15 @@ def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, byt
 def _rekeyed(
     batches: Iterable[pa.RecordBatch], pipeline: TopicSettings, contents: Mapping[str, bytes]
 ) -> Iterator[pa.RecordBatch]:
-    reader = Reader(pipeline, contents)
+    reader = RecordDecoder(pipeline, contents)
     for batch in batches:
         yield pa.RecordBatch.from_pylist([_made(reader, row) for row in batch.to_pylist()], KEPT)
 
 
-def _made(reader: Reader, row: dict[str, Any]) -> dict[str, Any]:
+def _made(reader: RecordDecoder, row: dict[str, Any]) -> dict[str, Any]:
     made = {**row, "old_id": row["unique_id"], "unique_id": None, "shard": None, "reason": None}
     try:
         one = reader.id_of(row["payload"], row["schema_version"])
         return made | {"shard": one.shard, "unique_id": one.unique_id}
-    except Unfit as error:
+    except InvalidRecord as error:
         return made | {"reason": str(error)[:1000]}

@@ -31,7 +31,7 @@ from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import went
+from tagmill.kafka.offset_ranges import lost_records
 from tagmill.kafka.spark_source import with_records
 from tagmill.ledger.dedup import Deduplication
 from tagmill.ledger.runs import Ledger
@@ -214,7 +214,7 @@ class _Sealing:
         """Raise GuardRefused if Kafka no longer has all records of the plan; the message says which are gone
         and how to go on.
         """
-        gone = went(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
+        gone = lost_records(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
         if gone:
             name = self.plan.pipeline
             raise GuardRefused(

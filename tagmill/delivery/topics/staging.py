@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.config.kafka import TopicSettings
-from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.reader_notes import Notes, noted_names
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Source
 from tagmill.delivery.topics.table_columns import layout
-from tagmill.delivery.topics.vectorized_decoder import AlikeReader, arrow_type
+from tagmill.delivery.topics.vectorized_decoder import VectorizedDecoder, arrow_type
 from tagmill.kafka.set_apart import Apart, Place, parts
 from tagmill.ledger.dead_letters import NOT_KEPT
 from tagmill.spark.connector import LARGE_ROWS, table
@@ -94,8 +94,8 @@ def _decode(
     nulls: Sequence[str],
     largest: int,
 ) -> Iterator[pa.RecordBatch]:
-    reader, schema = Reader(pipeline, contents, notes.list_fields), schema_of(pipeline)
-    alike, noted = AlikeReader(reader), noted_names(pipeline)
+    reader, schema = RecordDecoder(pipeline, contents, notes.list_fields), schema_of(pipeline)
+    alike, noted = VectorizedDecoder(reader), noted_names(pipeline)
     for batch in batches:
         for part, made in _read_but(reader, alike, batch, {**reasons, **_too_large(batch, largest)}):
             notes.nulled.update(pair for pair in reader.nulled() if pair[0] not in nulls)
@@ -123,7 +123,7 @@ def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
 
 
 def _read_but(
-    reader: Reader, alike: AlikeReader, batch: pa.RecordBatch, reasons: Mapping[Place, str]
+    reader: RecordDecoder, alike: VectorizedDecoder, batch: pa.RecordBatch, reasons: Mapping[Place, str]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
     """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding
     it.
@@ -138,7 +138,7 @@ def _read_but(
 
 
 def _read(
-    reader: Reader, alike: AlikeReader, batch: pa.RecordBatch
+    reader: RecordDecoder, alike: VectorizedDecoder, batch: pa.RecordBatch
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
     """Yield the records in parts, each with the columns made from it; around an irregular record, each record
     is read alone.
@@ -163,22 +163,22 @@ def _read(
         yield batch, {"kind": pa.repeat(EVENT, batch.num_rows), **made}
 
 
-def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
+def _row(reader: RecordDecoder, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
     """Return a record's kind, the reason why it can't be read, and the values of `reader.names`."""
     kind, reason = TOMBSTONE, None
     if value is not None:
         try:
             return (EVENT, None, *reader.read(value, at_ms))
-        except Unfit as error:
+        except InvalidRecord as error:
             kind, reason = UNREADABLE, str(error)[:1000]
     return _nothing_read(reader, kind, reason, at_ms)
 
 
-def _nothing_read(reader: Reader, kind: str, reason: str | None, at_ms: int) -> tuple[Any, ...]:
+def _nothing_read(reader: RecordDecoder, kind: str, reason: str | None, at_ms: int) -> tuple[Any, ...]:
     return (kind, reason, *(at_ms if name == "created_at" else None for name in reader.names))
 
 
-def _named(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+def _named(reader: RecordDecoder, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     """Turn rows of `_row` into columns by name."""
     return dict(zip(("kind", "reason", *reader.names), zip(*rows, strict=True), strict=True))
 

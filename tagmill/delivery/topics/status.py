@@ -14,7 +14,7 @@ from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, reco
 from tagmill.delivery.topics.plan import must_keep_columns
 from tagmill.delivery.topics.positions import topic_positions
 from tagmill.delivery.topics.run_files import read_manifest
-from tagmill.delivery.topics.table_columns import layout, layout_there
+from tagmill.delivery.topics.table_columns import layout, verifiable_layout
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.verdict import Facts, judged
@@ -48,7 +48,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
         clickhouse.check_destination(chosen.destination)
         if verify:
             must_keep_columns(settings, ledger, pipeline)
-        clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
+        clickhouse.layout = verifiable_layout(chosen, clickhouse.columns_of(chosen.destination, plain=True))
         at, known = now(ledger), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
         delivered, wrong = _delivered(settings, pipeline, ledger)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD

@@ -20,7 +20,7 @@ from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import letters_planned, must_fit, planned
 from tagmill.delivery.topics.run_files import ids_noted, read_manifest, read_plan
-from tagmill.delivery.topics.table_columns import layout_of
+from tagmill.delivery.topics.table_columns import sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.documents import Batch
 from tagmill.errors import TransientError
@@ -68,7 +68,7 @@ def plan(
     ) as (ledger, lease):
         number = ledger.free_number(pipeline)
         if unfinished := ledger.open_run(pipeline):
-            return _taken_over(ledger, unfinished, owner)
+            return _resume_open_run(ledger, unfinished, owner)
         ledger.delivered.write_times.require_own(pipeline, number)
         require_up_to_date(settings, ledger, pipeline, number)
         must_fit(settings, ledger, pipeline)
@@ -165,7 +165,7 @@ def push(
                 run=run,
             )
         if row.state == RunState.SEALED:
-            sealed = layout_of(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
+            sealed = sealed_layout(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
             to = Destination(chosen.destination, sealed, 1, chosen.seconds_between_inserts)
             push_batches(settings, ledger, files, manifest, fence, to, progress)
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
@@ -260,7 +260,7 @@ def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tu
                     yield row["shard"], row["unique_id"], written
 
 
-def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+def _resume_open_run(ledger: Ledger, row: RunRow, owner: str) -> Result:
     row = ledger.raise_fence(row, owner)
     said = f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it"
     return {

@@ -62,7 +62,7 @@ def layout(pipeline: Stream) -> Layout:
     return Layout((*OWN, *columns), order=("topic", "created_at", "unique_id"), identity=("unique_id",))
 
 
-def layout_of(pipeline: Stream, names: Iterable[str], of: str) -> Layout:
+def sealed_layout(pipeline: Stream, names: Iterable[str], of: str) -> Layout:
     """Return the layout with the columns that were sealed; raises ConfigurationError if one of them is no
     longer configured.
 
@@ -77,7 +77,7 @@ def layout_of(pipeline: Stream, names: Iterable[str], of: str) -> Layout:
     return replace(layout(pipeline), columns=tuple(today[name] for name in wanted))
 
 
-def layout_there(pipeline: Stream, table_columns: Mapping[str, str]) -> Layout:
+def verifiable_layout(pipeline: Stream, table_columns: Mapping[str, str]) -> Layout:
     """Return the layout with the destination's nullable columns that are no longer configured.
 
     They are in the checksums of rows that were delivered with them. In: columns of the destination that have
@@ -103,7 +103,7 @@ def _decimal_type(table_type: str) -> str | None:
     return inner if table_type == f"Nullable({inner})" and decimal_digits(inner) else None
 
 
-def must_keep(pipeline: Stream, sealed: list[str], of: str) -> None:
+def require_unchanged_columns(pipeline: Stream, sealed: list[str], of: str) -> None:
     """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their
     order.
 

@@ -1,6 +1,6 @@
 """Decode topic records in bulk.
 
-Makes the same columns as events.Reader, a batch at a time with Arrow. Raises ValueError or OverflowError for
+Makes the same columns as RecordDecoder, a batch at a time with Arrow. Raises ValueError or OverflowError for
 a batch with an irregular record (a tombstone, an undecodable value, a field that doesn't fit); the caller
 then splits the batch, in the end into single records.
 """
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tagmill.delivery.topics.event_ids import OF_ID, SHARDED, Value, part_of
 from tagmill.delivery.topics.fields import PLAIN, Event, Field, finder, plain
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.delivery.topics.table_columns import fields
 from tagmill.domain.batches.layout import Column
 
@@ -41,10 +41,10 @@ def arrow_type(column: Column) -> pa.DataType:
     return ARROW[column.file_type.removeprefix("Nullable(").removesuffix(")")]
 
 
-class AlikeReader:
+class VectorizedDecoder:
     """Reads batches of values of one pipeline's topics in which every value is an event."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: RecordDecoder) -> None:
         self.reader, self.pipeline = reader, reader.pipeline
         self.key = [(path, finder(path)) for path in self.pipeline.key]
         self.fields = [

@@ -25,7 +25,7 @@ from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.ledger.retired_batches import Retired, RetiredBatch
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.maintenance.erasure.model import RetiredLeft
-from tagmill.maintenance.erasure.name_matching import Names, less
+from tagmill.maintenance.erasure.name_matching import ErasedNames, less
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
@@ -54,7 +54,7 @@ class SealedBatches:
         self.ledger, self.name, self.table = ledger, name, settings.pipeline(name).destination
         self.files = RunFiles(settings.storage.root)
         self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
-        self.ids, self.names = pa.array(persistence_ids, pa.string()), Names(persistence_ids)
+        self.ids, self.names = pa.array(persistence_ids, pa.string()), ErasedNames(persistence_ids)
 
     # -- counting
 

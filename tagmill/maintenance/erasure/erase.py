@@ -21,7 +21,7 @@ from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
 from tagmill.ledger.checks import Checks
-from tagmill.ledger.cleanups import Cleaned
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import ErasedRows, ErasureRow, Erasures, ErasureState
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger
@@ -31,10 +31,10 @@ from tagmill.ledger.view_tables import JournalViews
 from tagmill.maintenance.erasure.batches import SealedBatches
 from tagmill.maintenance.erasure.files import Evidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
-from tagmill.maintenance.erasure.model import ErasurePlan, OfPipeline
-from tagmill.maintenance.erasure.name_matching import Names
+from tagmill.maintenance.erasure.model import ErasurePlan, PipelineLoss
+from tagmill.maintenance.erasure.name_matching import ErasedNames
 from tagmill.maintenance.erasure.report import Total, differs, nobody, result
-from tagmill.maintenance.erasure.survey import Found, Looking, of_ledger
+from tagmill.maintenance.erasure.survey import ErasureSurvey, Found, of_ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
 from tagmill.runs.sealed_files import read_document, write_document
@@ -147,7 +147,9 @@ class _Erasing:
         # nothing is erased.
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
-        found = Looking(self.settings, self.ledger, self.clickhouse, self.names).found(persistence_ids, runs)
+        found = ErasureSurvey(self.settings, self.ledger, self.clickhouse, self.names).found(
+            persistence_ids, runs
+        )
         unknown = [one for one in persistence_ids if one not in found.known]
         total.note_unknown(unknown, self.erasures.erased(unknown))
         chosen = [one for one in persistence_ids if one in found.known]
@@ -197,7 +199,7 @@ class _Erasing:
         """
         for name in self.names:
             chosen = self.settings.pipeline(name)
-            cleaned = Cleaned(
+            cleaned = CleanupLog(
                 self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view
             )
             if cleaned.is_unfinished(chosen.tags):
@@ -314,7 +316,7 @@ class _Erasing:
                 "lost; run the same command again"
             )
 
-    def _ledger(self, row: ErasureRow, name: str, ids: Sequence[str], of_pipeline: OfPipeline) -> None:
+    def _ledger(self, row: ErasureRow, name: str, ids: Sequence[str], of_pipeline: PipelineLoss) -> None:
         """End progress and holds under the erasure's number, and correct watermarks, so that `check` counts
         what is left.
 
@@ -333,7 +335,7 @@ class _Erasing:
                     mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches
                 )
                 self.ledger.delivered.write_watermark(name, less)
-        masked, keyspace = Names(ids).masked, self.settings.cassandra.ledger_keyspace
+        masked, keyspace = ErasedNames(ids).masked, self.settings.cassandra.ledger_keyspace
         self.ledger.amend_interventions(name, masked)
         Checks(self.ledger.cassandra, keyspace, name).amend(masked)
         Failures(self.ledger.cassandra, keyspace, name).amend(masked)

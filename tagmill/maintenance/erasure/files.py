@@ -12,7 +12,7 @@ import pyarrow as pa
 from tagmill.config.settings import Settings
 from tagmill.ledger import audits
 from tagmill.maintenance.erasure.batches import matches
-from tagmill.maintenance.erasure.name_matching import Names
+from tagmill.maintenance.erasure.name_matching import ErasedNames
 from tagmill.quality import docs
 from tagmill.runs.storage import RunFiles
 
@@ -27,7 +27,7 @@ class Evidence:
 
     def __init__(self, settings: Settings, name: str, persistence_ids: Sequence[str]) -> None:
         self.files, self.name = RunFiles(settings.storage.root), name
-        self.ids, self.names = pa.array(persistence_ids, pa.string()), Names(persistence_ids)
+        self.ids, self.names = pa.array(persistence_ids, pa.string()), ErasedNames(persistence_ids)
 
     def look(self) -> tuple[int, int, set[str]]:
         """Return the number of files (sealed batches included) and of pages that name a persistence id, and

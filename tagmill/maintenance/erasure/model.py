@@ -10,7 +10,7 @@ PLACES = (
 )  # fmt: skip
 
 
-class OfTag(Document):
+class TagLoss(Document):
     """What ClickHouse loses of a tag: rows, whole batches, and rows that the view no longer has (cleaned up,
     perhaps).
     """
@@ -33,11 +33,11 @@ class RetiredLeft(Document):
     checksum: int
 
 
-class OfPipeline(Document):
+class PipelineLoss(Document):
     """What a pipeline loses. `run`: the number that the erasure has among its runs."""
 
     run: int
-    tags: list[OfTag]
+    tags: list[TagLoss]
     retired: list[RetiredLeft]
 
 
@@ -50,5 +50,5 @@ class ErasurePlan(Document):
     journal: str
     erasure: int
     persistence_ids: list[str]
-    pipelines: dict[str, OfPipeline]
+    pipelines: dict[str, PipelineLoss]
     counts: dict[str, int]

@@ -11,7 +11,7 @@ ERASED = "(erased)"
 _BOUND = r"[\w-]"
 
 
-class Names:
+class ErasedNames:
     """Erased persistence ids in the forms that texts may have: plain, or with the escapes of Python or
     JSON.
     """

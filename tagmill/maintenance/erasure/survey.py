@@ -13,7 +13,7 @@ from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.batches import SealedBatches
 from tagmill.maintenance.erasure.files import Evidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
-from tagmill.maintenance.erasure.model import PLACES, OfPipeline, OfTag
+from tagmill.maintenance.erasure.model import PLACES, PipelineLoss, TagLoss
 
 Key = tuple[str, str]
 
@@ -26,7 +26,7 @@ class Found:
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
     known: set[str] = field(default_factory=set)
-    pipelines: dict[str, OfPipeline] = field(default_factory=dict)
+    pipelines: dict[str, PipelineLoss] = field(default_factory=dict)
 
     def add(self, **counts: int) -> None:
         """Add counts by place."""
@@ -42,7 +42,7 @@ class _Shared:
     view_only: int = 0
 
 
-class Looking:
+class ErasureSurvey:
     """Counts what exists in all pipelines on one journal."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Looking:
 
     def _pipeline(
         self, name: str, persistence_ids: Sequence[str], run: int, shared: dict[Key, _Shared], survey: Found
-    ) -> OfPipeline:
+    ) -> PipelineLoss:
         known, delivered = self.clickhouse.of_ids(self.settings.pipeline(name).destination, persistence_ids)
         sealed = SealedBatches(self.settings, self.ledger, name, persistence_ids).look(delivered)
         files, pages, named = Evidence(self.settings, name, persistence_ids).look()
@@ -123,7 +123,7 @@ class Looking:
             if self.ledger.delivered.hold(name, tag, one):
                 survey.known.add(one)
                 survey.add(holds=1)
-        return OfPipeline(
+        return PipelineLoss(
             run=run, tags=_of_tags(name, delivered, sealed.emptied, shared), retired=sealed.retired
         )
 
@@ -138,12 +138,12 @@ def of_ledger(settings: Settings, ledger: Ledger, name: str, persistence_ids: It
 
 def _of_tags(
     name: str, delivered: Sequence[OfBatch], emptied: dict[str, int], shared: dict[Key, _Shared]
-) -> list[OfTag]:
+) -> list[TagLoss]:
     rows: dict[str, int] = {}
     for part in delivered:
         rows[part.tag] = rows.get(part.tag, 0) + part.rows
     return [
-        OfTag(
+        TagLoss(
             tag=tag,
             rows=rows.get(tag, 0),
             batches=emptied.get(tag, 0),

@@ -20,7 +20,7 @@ from tagmill.delivery.tag_views.holds import first_held, gap_buckets
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, to_datetime
 from tagmill.journal.tag_view_reader import Views
-from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
@@ -102,7 +102,7 @@ class ViewCleanup:
         self.pipeline = settings.pipeline(name)
         self.views = Views(ledger.cassandra, self.pipeline.journal)
         self.views.columns()  # raises unless the keyspace is a journal's
-        self.cleaned = Cleaned(
+        self.cleaned = CleanupLog(
             ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view
         )
         self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)

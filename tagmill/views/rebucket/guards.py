@@ -12,10 +12,10 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import View
 from tagmill.errors import DataQualityStop, GuardRefused
-from tagmill.ledger.cleanups import Cleaned
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds, BuildState
-from tagmill.views.rebucket.table_diff import Rows, Survey
+from tagmill.views.rebucket.table_diff import Survey, TableDiff
 
 # Least number of rows in a wrong bucket that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20
@@ -24,7 +24,7 @@ NAMED = 3
 SKEW = timedelta(minutes=1)
 
 
-def must_have_buckets(survey: Survey, rows: Rows, pipeline: PipelineSettings) -> None:
+def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSettings) -> None:
     """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the
     configured size is wrong.
     """
@@ -55,7 +55,7 @@ def must_be_finished(
     """
     way = "Nothing was copied; finish it first:"
     ledger_keyspace = settings.cassandra.ledger_keyspace
-    cleaned = Cleaned(ledger.cassandra, ledger_keyspace, journal, source)
+    cleaned = CleanupLog(ledger.cassandra, ledger_keyspace, journal, source)
     for name in pipelines:
         if row := ledger.open_run(name):
             raise GuardRefused(
@@ -89,7 +89,7 @@ def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None
         )
 
 
-def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str) -> None:
+def must_be_ours(strays: DataFrame, rows: TableDiff, begun_at: datetime, way_out: str) -> None:
     """Raise GuardRefused when a stray row may have been written after the target was made: then another
     writer wrote it.
 
@@ -112,7 +112,7 @@ def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str
         )
 
 
-def must_be_there(lost: DataFrame, rows: Rows, pipeline: str) -> None:
+def must_be_there(lost: DataFrame, rows: TableDiff, pipeline: str) -> None:
     """Raise GuardRefused when the old table has rows that the view in force lacks.
 
     In: the keys (KEY) of such rows.

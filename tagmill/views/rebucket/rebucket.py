@@ -28,14 +28,14 @@ from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
 from tagmill.views.rebucket import advice
-from tagmill.views.rebucket.situation import Situation, look, must_say
+from tagmill.views.rebucket.situation import Situation, look, require_configured_view
 from tagmill.views.rebucket.tables import ViewTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.runs.progress import Tell
-    from tagmill.views.rebucket.table_diff import Rows, Survey
+    from tagmill.views.rebucket.table_diff import Survey, TableDiff
 
 Result = dict[str, Any]
 # Passes of comparing and copying before a switch gives up. Usually one is enough, or two after a kill or a
@@ -163,7 +163,7 @@ class _Rebucket:
         spark: SparkSession,
         tell: Tell,
     ) -> None:
-        from tagmill.views.rebucket.table_diff import Rows
+        from tagmill.views.rebucket.table_diff import TableDiff
 
         self.settings, self.name, self.ledger, self.owner = settings, name, ledger, owner
         self.spark, self.tell = spark, tell
@@ -174,7 +174,9 @@ class _Rebucket:
         self.source, self.target = self.situation.source, self.situation.target
         self.store = RunFiles(settings.storage.root)
         self.folder = f"{name}/rebucket/{uuid4().hex[:12]}"
-        self.rows: Rows = Rows(spark, self.journal, self.source, self.target, self.store.url(self.folder))
+        self.rows: TableDiff = TableDiff(
+            spark, self.journal, self.source, self.target, self.store.url(self.folder)
+        )
 
     @contextmanager
     def files(self) -> Iterator[None]:
@@ -283,7 +285,7 @@ class _Rebucket:
         """Drop the table that the view was in, if the one in force has every row of it."""
         from tagmill.views.rebucket.report import tags
 
-        must_say(self.settings, self.views, self.target)
+        require_configured_view(self.settings, self.views, self.target)
         result = self._named("dropped") | {"dry_run": dry_run, "tags": [], "warnings": [], "lines": []}
         if self.source.table in self.tables.there():
             survey, lines, taken = self._still_agrees()

@@ -38,7 +38,7 @@ def look(
         return _switched(standing, now, views.journal)
     filling = standing.filling if standing else None
     target = View(table or (filling.table if filling and filling.size == to else default_name(to)), to)
-    must_say(settings, views, now)
+    require_configured_view(settings, views, now)
     _must_be_new(target.table, now, settings.pipeline(name).journal)
     _must_fit(target, standing, views.journal)
     if filling and filling != target:
@@ -54,7 +54,7 @@ def look(
     return Situation(now, target, is_switched=False, is_begun=filling is not None)
 
 
-def must_say(settings: Settings, views: JournalViews, now: View) -> None:
+def require_configured_view(settings: Settings, views: JournalViews, now: View) -> None:
     """Raise ConfigurationError unless the configuration of every pipeline on the journal says that its view
     is `now`.
     """

@@ -55,7 +55,7 @@ class Survey:
     broken: int
 
 
-class Rows:
+class TableDiff:
     """The rows of one journal in two tables; intermediate results are written below `url`."""
 
     def __init__(self, spark: SparkSession, keyspace: str, source: View, target: View, url: str) -> None:
@@ -328,7 +328,7 @@ class Rows:
 def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:
     """Return the rows whose events are not deleted.
 
-    In: `rows` with persistence_id, sequence_nr; `deleted` as Rows.deleted returns it, which may have two rows
+    In: `rows` with persistence_id, sequence_nr; `deleted` as TableDiff.deleted returns it, which may have two rows
     for one persistence_id.
     """
     return rows.join(

@@ -9,7 +9,7 @@ import typer
 from tagmill.cli.shared import confirm_from_now_on, must_be_keys, show, show_and_ask
 from tagmill.config.id_lists import ids_of
 from tagmill.errors import ConfigurationError
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 
 
 def test_names_are_printed_as_they_are(capsys):
@@ -25,8 +25,8 @@ def test_names_too_long_for_key_are_refused():
     for mistake in (
         lambda: must_be_keys([None, 3, ["o-1", long]]),
         lambda: ids_of(["o-1", long], None),
-        lambda: Chosen.of([long], [], offline=False),
-        lambda: Chosen.of([], [long], offline=True),
+        lambda: Selection.of([long], [], offline=False),
+        lambda: Selection.of([], [long], offline=True),
     ):
         with pytest.raises(ConfigurationError, match="has 70000 bytes"):
             mistake()

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from local import demo
-from local.layout import PORTS, ROOT, Places, Ports
+from local.layout import PORTS, ROOT, Ports, StackLayout
 from local.stack import Stack
 from tagmill.errors import ConfigurationError, LeaseTaken
 
@@ -20,8 +20,8 @@ HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from local.demo import _alone
-from local.layout import Places, Ports
-with _alone(Places(Path(sys.argv[1]), Ports())) as lock:
+from local.layout import Ports, StackLayout
+with _alone(StackLayout(Path(sys.argv[1]), Ports())) as lock:
     guard = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])  # stands for it
     print(guard.pid, flush=True)
     time.sleep(60)
@@ -30,7 +30,7 @@ with _alone(Places(Path(sys.argv[1]), Ports())) as lock:
 
 @pytest.fixture
 def places(tmp_path):
-    return Places(tmp_path / "home", Ports())
+    return StackLayout(tmp_path / "home", Ports())
 
 
 def test_alone_refuses_second_waits_for_killed(places, capsys):
@@ -75,7 +75,7 @@ def test_wrong_option_is_one_line(options, message, tmp_path, monkeypatch):
 def test_require_port_of_two_parts_is_refused(tmp_path):
     """Refuse one port for two parts before anything starts."""
     stack = Stack(
-        Places(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000))
+        StackLayout(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000))
     )
     with pytest.raises(ConfigurationError, match=f"port {PORTS['cassandra'] + 10000} is given to two parts"):
         stack.require()

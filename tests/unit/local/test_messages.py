@@ -10,7 +10,7 @@ import pytest
 
 from local import java
 from local.errors import explained, one_line, require_room, require_space
-from local.layout import PORTS, Places, Ports, resolve
+from local.layout import PORTS, Ports, StackLayout, resolve
 from tagmill.errors import ConfigurationError
 
 Usage = namedtuple("Usage", "total used free")
@@ -60,7 +60,7 @@ def test_resolve_ports_by_precedence(tmp_path, monkeypatch):
     defaults.
     """
     assert resolve(tmp_path).ports == Ports(**PORTS)
-    Places(tmp_path, Ports(20001, 20002, 20003)).remember()
+    StackLayout(tmp_path, Ports(20001, 20002, 20003)).remember()
     monkeypatch.setenv("TAGMILL_LOCAL_CLICKHOUSE_PORT", "20102")
     assert resolve(tmp_path, {"airflow": 20203, "cassandra": None}).ports == Ports(20001, 20102, 20203)
 

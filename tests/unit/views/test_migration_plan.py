@@ -7,7 +7,7 @@ pytest.importorskip("pyspark")
 from tagmill.errors import ConfigurationError
 from tagmill.views.migration_plan import Plan
 from tagmill.views.model import Step
-from tagmill.views.selection import Chosen
+from tagmill.views.selection import Selection
 
 SAFE = (Step.TABLES, Step.TAGS_COLUMN, Step.COLUMNS, Step.PIDS)
 
@@ -15,8 +15,8 @@ SAFE = (Step.TABLES, Step.TAGS_COLUMN, Step.COLUMNS, Step.PIDS)
 def test_plan_includes_tags_once_writers_excluded():
     """Tags are among the steps once ids or offline say which applications do not write, and in dry runs."""
     assert Plan.of() == Plan(SAFE)
-    assert Plan.of(offline=True) == Plan((*SAFE, Step.TAGS), Chosen())
-    assert Plan.of(persistence_ids=["a"]) == Plan((*SAFE, Step.TAGS), Chosen(("a",)))
+    assert Plan.of(offline=True) == Plan((*SAFE, Step.TAGS), Selection())
+    assert Plan.of(persistence_ids=["a"]) == Plan((*SAFE, Step.TAGS), Selection(("a",)))
     assert Plan.of(dry_run=True) == Plan((*SAFE, Step.TAGS))
 
 

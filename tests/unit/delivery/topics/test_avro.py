@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tagmill.delivery.topics.avro import parse_schema, record_reader
 from tagmill.delivery.topics.event_ids import part_of
-from tagmill.delivery.topics.fields import KINDS, Unfit, milliseconds, plain
+from tagmill.delivery.topics.fields import KINDS, InvalidRecord, milliseconds, plain
 from tagmill.delivery.topics.record_limits import Limits
 from tests.support.avro import INTS, NULLS, REFUSED
 
@@ -44,7 +44,7 @@ def written(schema, event):
 @pytest.mark.parametrize(("kind", "hexadecimal", "why"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_avro_forbids_is_refused(kind, hexadecimal, why, around):
     schema, front = record_of(*around, kind), b"\x02a" * len(around)
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidRecord, match=why):
         read(schema, front + bytes.fromhex(hexadecimal))
 
 
@@ -69,7 +69,7 @@ def test_unusual_forms_that_avro_allows_are_read(kind, hexadecimal, value):
 
 def test_number_without_an_end_costs_no_time():
     begun = clock.process_time()
-    with pytest.raises(Unfit, match="more than 64 bits"):
+    with pytest.raises(InvalidRecord, match="more than 64 bits"):
         read(record_of("long"), b"\x80" * 10_000_000)
     assert clock.process_time() - begun < 1
 
@@ -88,21 +88,21 @@ def test_nesting_is_bounded():
         (LIST, b"\x02" * 19 + b"\0"),
         ({"type": "array", "items": ["null", LIST]}, b"\x02" * 20 + b"\0\0"),
     ):
-        with pytest.raises(Unfit, match=r"nested deeper than max_record_depth \(20\)"):
+        with pytest.raises(InvalidRecord, match=r"nested deeper than max_record_depth \(20\)"):
             read(record_of(schema), data)
     deepest = Limits(size=10**6, values=10**6, depth=150)
     assert read(record_of(LIST), b"\x02" * 148 + b"\0", deepest)["f0"]["next"]
-    with pytest.raises(Unfit, match=r"max_record_depth \(150\)"):
+    with pytest.raises(InvalidRecord, match=r"max_record_depth \(150\)"):
         read(record_of(LIST), b"\x02" * 10_000 + b"\0", deepest)
 
 
 def test_values_are_bounded_by_setting_and_bytes():
     items, few = record_of(INTS), Limits(size=10**6, values=101, depth=20)
     assert len(read(items, b"\xc8\x01" + b"\x02" * 100 + b"\0", few)["f0"]) == 100
-    with pytest.raises(Unfit, match=r"more values than max_record_values \(101\)"):
+    with pytest.raises(InvalidRecord, match=r"more values than max_record_values \(101\)"):
         read(items, b"\xca\x01" + b"\x02" * 101 + b"\0", few)
     # An item of nine fields that take no bytes counts as ten.
-    with pytest.raises(Unfit, match="16 for each of its bytes and 1000 besides"):
+    with pytest.raises(InvalidRecord, match="16 for each of its bytes and 1000 besides"):
         read(record_of({"type": "array", "items": NINE}), b"\xdc\x01\0")
     assert len(read(record_of({"type": "array", "items": NINE}), b"\xc6\x01\0")["f0"]) == 99
 
@@ -392,7 +392,7 @@ def test_damaged_records_are_refused_or_equal(typed, data):
     damaged = bytes(sound[: data.draw(st.integers(0, len(sound)) | st.just(len(sound)))])
     try:
         found = read(schema, damaged)
-    except Unfit:
+    except InvalidRecord:
         return
     assert (repr(found), len(damaged)) == (
         repr(fastavro_reads(schema, damaged)[0]),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill.delivery.topics.event_ids import part_of
-from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.json_numbers import Number, read_number
 from tests.unit.delivery.topics.test_record_decoder import read
 
@@ -76,7 +76,7 @@ def test_column_of_number_has_no_rounded_value(text, kind, expected):
     ],
 )  # fmt: skip
 def test_number_beyond_its_column_is_refused(text, kind):
-    with pytest.raises(Unfit, match="out of range"):
+    with pytest.raises(InvalidRecord, match="out of range"):
         column(text, kind)
 
 

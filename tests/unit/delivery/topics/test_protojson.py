@@ -9,8 +9,8 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmill.delivery.topics.fields import Unfit
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.fields import InvalidRecord
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.delivery.topics.schema_evolution import fits, unmapped
 from tagmill.errors import ConfigurationError
 from tests.support.protobuf import descriptors, wide_message
@@ -59,7 +59,7 @@ def settings(column=None, **keys):
 
 
 def read(message, column=None, **keys):
-    reader = Reader(settings(column, **keys), FILES)
+    reader = RecordDecoder(settings(column, **keys), FILES)
     value = message if isinstance(message, bytes) else message.SerializeToString()
     row = as_row(reader, value, 5)
     return row, reader.nulled()
@@ -110,7 +110,7 @@ def test_time_out_of_range_costs_its_column_only(field, seconds, nanos, kind, re
     assert read(message, {"path": "text"})[0]["x"] == ""
     row, nulled = read(message, {"path": field, "type": kind})
     assert row["x"] is None and nulled == [("x", reason)]
-    with pytest.raises(Unfit, match=f"field {field} is no"):
+    with pytest.raises(InvalidRecord, match=f"field {field} is no"):
         read(message, {"path": field, "type": kind, "nullable": False})
 
 
@@ -143,7 +143,7 @@ def test_timestamp_in_key_counts_to_the_nanosecond():
         unique_id([f"2026-11-22 10:00:00{part}+00:00"], 1024).unique_id for part in ("", ".000001")
     ]
     message.at.seconds = 2**40
-    with pytest.raises(Unfit, match="is no moment"):
+    with pytest.raises(InvalidRecord, match="is no moment"):
         read(message, unique_id=["at"])
 
 
@@ -166,5 +166,5 @@ def test_wrapper_in_key_counts_as_its_value():
 def test_wrong_wire_type_within_message_is_refused():
     inner = b"\x0a\x01x"  # of shop.Part, whose field 1 is a number
     for tag in (b"\x9a\x03", b"\xa2\x03"):  # part (51), parts (52)
-        with pytest.raises(Unfit, match=r"field unit_id \(number 1\) has wire type 2, not 0"):
+        with pytest.raises(InvalidRecord, match=r"field unit_id \(number 1\) has wire type 2, not 0"):
             read(wide_message().SerializeToString() + tag + bytes([len(inner)]) + inner)

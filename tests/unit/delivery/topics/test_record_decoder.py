@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tagmill.config.kafka import TopicColumn, TopicSettings
-from tagmill.delivery.topics.fields import EPOCH_MOMENT, Unfit, key_reader, milliseconds
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.fields import EPOCH_MOMENT, InvalidRecord, key_reader, milliseconds
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.delivery.topics.table_columns import fields
 from tagmill.errors import ConfigurationError
 
@@ -43,7 +43,7 @@ def chosen(**keys):
 
 def read(event, **keys):
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
-    return as_row(Reader(chosen(**keys), {}), value, 1000)
+    return as_row(RecordDecoder(chosen(**keys), {}), value, 1000)
 
 
 def as_row(reader, value, at_ms):
@@ -143,7 +143,7 @@ def test_number_becomes_decimal_without_loss(text, expected):
 )
 def test_number_beyond_its_decimal_is_refused(text, why):
     value = b'{"project": "p", "event_type": "e", "product_id": 1, "x": %s}' % text.encode()
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidRecord, match=why):
         read(value, columns=[{"name": "x", "type": MONEY, "nullable": False}])
 
 
@@ -159,9 +159,9 @@ def test_number_beyond_its_decimal_is_refused(text, why):
 )  # fmt: skip
 def test_field_of_other_type_is_refused(kind, value):
     """Refuse a field of another type by name; in a nullable column it becomes null and is counted."""
-    with pytest.raises(Unfit, match="field x is no"):
+    with pytest.raises(InvalidRecord, match="field x is no"):
         read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind, "nullable": False}])
-    reader = Reader(chosen(columns=[{"name": "x", "type": kind}]), {})
+    reader = RecordDecoder(chosen(columns=[{"name": "x", "type": kind}]), {})
     assert as_row(reader, json.dumps({**EVENT, "x": value}).encode(), 1000)["x"] is None
     [(column, reason)] = reader.nulled()
     assert column == "x" and reason.startswith("is ") and reader.nulled() == []
@@ -169,8 +169,8 @@ def test_field_of_other_type_is_refused(kind, value):
 
 def test_null_of_dead_letter_is_not_counted():
     columns = [{"name": "x", "type": "Int8"}, {"name": "y", "nullable": False}]
-    reader = Reader(chosen(columns=columns), {})
-    with pytest.raises(Unfit, match="field y is missing"):
+    reader = RecordDecoder(chosen(columns=columns), {})
+    with pytest.raises(InvalidRecord, match="field y is missing"):
         as_row(reader, json.dumps({**EVENT, "x": 1000}).encode(), 1000)
     assert reader.nulled() == []
 
@@ -188,7 +188,7 @@ def test_null_of_dead_letter_is_not_counted():
 )  # fmt: skip
 def test_unfit_event_is_refused_with_reason(event, keys, why):
     """Refuse events that are not objects, lack a field, or hold an unfit key or moment, with the reason."""
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidRecord, match=why):
         read(event, **keys)
 
 
@@ -222,16 +222,19 @@ def test_json_beyond_a_limit_is_refused(text, why):
     if why is None:
         assert read(value, max_record_values=1000, max_record_bytes=5000)["unique_id"]
         return
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidRecord, match=why):
         read(value, max_record_values=1000, max_record_bytes=5000)
 
 
 def test_timestamp_beyond_clickhouse_is_refused():
     """Refuse a Kafka timestamp that ClickHouse can't hold, unless a field has the event's time."""
     value = json.dumps(EVENT).encode()
-    with pytest.raises(Unfit, match="Kafka's timestamp is not between 1970 and 2100"):
-        Reader(chosen(), {}).read(value, 1_795_000_000_000_000)
-    assert as_row(Reader(chosen(created_at="at"), {}), value, 1_795_000_000_000_000)["created_at"] == AT_MS
+    with pytest.raises(InvalidRecord, match="Kafka's timestamp is not between 1970 and 2100"):
+        RecordDecoder(chosen(), {}).read(value, 1_795_000_000_000_000)
+    assert (
+        as_row(RecordDecoder(chosen(created_at="at"), {}), value, 1_795_000_000_000_000)["created_at"]
+        == AT_MS
+    )
 
 
 AVRO = {
@@ -263,7 +266,7 @@ def avro_reader(framed=False, versions=("3",)):
     settings = chosen(
         format="avro", schema_files=files, framed=framed, created_at="at", columns=[{"name": "note"}]
     )
-    return Reader(settings, {version: json.dumps(AVRO).encode() for version in versions})
+    return RecordDecoder(settings, {version: json.dumps(AVRO).encode() for version in versions})
 
 
 def test_avro_plain_and_framed_read_alike():
@@ -293,20 +296,20 @@ def test_unframed_avro_identified_by_its_schema():
     settings = chosen(
         format="avro", schema_files={version: Path("x") for version in both}, schema_version="2"
     )
-    reader, older = Reader(settings, both), avro(AVRO_EVENT)
+    reader, older = RecordDecoder(settings, both), avro(AVRO_EVENT)
     now = io.BytesIO()
     fastavro.schemaless_writer(now, newer, {**AVRO_EVENT, "price": 3})
     assert as_row(reader, now.getvalue(), AT_MS)["schema_version"] == "2"
     assert reader.id_of(now.getvalue(), "2") == reader.id_of(older, "1")
-    with pytest.raises(Unfit, match="its schema, 0, is not among schema_files"):
+    with pytest.raises(InvalidRecord, match="its schema, 0, is not among schema_files"):
         reader.id_of(now.getvalue(), "0")
-    with pytest.raises(Unfit, match="no Avro of schema 2"):
+    with pytest.raises(InvalidRecord, match="no Avro of schema 2"):
         reader.read(older, AT_MS)
 
 
 @pytest.mark.parametrize("size", range(len(avro(AVRO_EVENT))))
 def test_avro_that_is_cut_off_anywhere_is_refused(size):
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidRecord):
         avro_reader().read(avro(AVRO_EVENT)[:size], 0)
 
 
@@ -318,7 +321,7 @@ def test_avro_that_is_cut_off_anywhere_is_refused(size):
     ],
 )  # fmt: skip
 def test_avro_in_a_wrong_frame_is_refused(value, why):
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidRecord, match=why):
         avro_reader(framed=why != "1 bytes are left over").read(value, 0)
 
 
@@ -341,7 +344,7 @@ def descriptors():
 
 def protobuf_reader(message="shop.Event", content=None):
     settings = chosen(format="protobuf", schema_files={"5": Path("e.desc")}, message_type=message)
-    return Reader(settings, {"5": descriptors() if content is None else content})
+    return RecordDecoder(settings, {"5": descriptors() if content is None else content})
 
 
 PROTOBUF = b"\x0a\x01p\x12\x07created\x18\x07"
@@ -366,14 +369,14 @@ def test_protobuf_event_has_id_of_json():
 def test_framed_protobuf_is_read_where_frame_names_message(frame, reason):
     files = {"5": Path("e.desc"), "65536": Path("f.desc")}
     settings = chosen(format="protobuf", framed=True, schema_files=files, message_type="shop.Event")
-    reader = Reader(settings, dict.fromkeys(files, descriptors()))
+    reader = RecordDecoder(settings, dict.fromkeys(files, descriptors()))
     if not reason:
         row = as_row(reader, frame + PROTOBUF, 5)
         assert row["unique_id"] == read(EVENT)["unique_id"] and row["schema_version"] == str(
             int.from_bytes(frame[1:5], "big")
         )
         return
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(InvalidRecord, match=reason):
         reader.read(frame + PROTOBUF, 5)
 
 
@@ -391,7 +394,7 @@ def test_protobuf_setting_that_lacks_is_named(keys, why):
 
 @pytest.mark.parametrize("value", [PROTOBUF[:-1], b"\x0a\x7fp", b"\xff\xff"])
 def test_protobuf_that_is_cut_off_is_refused(value):
-    with pytest.raises(Unfit, match="no shop.Event"):
+    with pytest.raises(InvalidRecord, match="no shop.Event"):
         protobuf_reader().read(value, 0)
 
 
@@ -406,7 +409,7 @@ def test_protobuf_that_is_cut_off_is_refused(value):
 )
 def test_protobuf_of_other_type_is_refused(value, reason):
     """Refuse Protobuf messages that are visibly of another type."""
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(InvalidRecord, match=reason):
         protobuf_reader().read(value, 0)
 
 
@@ -445,11 +448,11 @@ def test_protobuf_beyond_a_limit_is_refused(field, keys, why):
         "message_type": "shop.Event",
         **limits,
     }
-    reader = Reader(chosen(**chosen_keys), {"5": found.SerializeToString()})
+    reader = RecordDecoder(chosen(**chosen_keys), {"5": found.SerializeToString()})
     if why is None:
         assert reader.read(PROTOBUF + field, 0)
         return
-    with pytest.raises(Unfit, match=why.replace("1000", str(limits["max_record_values"]))):
+    with pytest.raises(InvalidRecord, match=why.replace("1000", str(limits["max_record_values"]))):
         reader.read(PROTOBUF + field, 0)
 
 
@@ -493,9 +496,9 @@ def test_protobuf_key_enum_needs_a_name(path, field):
         message_type="shop.Event",
         unique_id=["project", path],
     )
-    old, new = (Reader(settings, {"5": with_enum(values)}) for values in (["NONE"], ["NONE", "SENT"]))
+    old, new = (RecordDecoder(settings, {"5": with_enum(values)}) for values in (["NONE"], ["NONE", "SENT"]))
     with pytest.raises(
-        Unfit, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"
+        InvalidRecord, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"
     ):
         old.read(PROTOBUF + field, 0)
     assert (
@@ -506,7 +509,7 @@ def test_protobuf_key_enum_needs_a_name(path, field):
     aside = chosen(
         format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", columns=columns
     )
-    assert as_row(Reader(aside, {"5": with_enum(["NONE"])}), PROTOBUF + field, 0)["x"] == "1"
+    assert as_row(RecordDecoder(aside, {"5": with_enum(["NONE"])}), PROTOBUF + field, 0)["x"] == "1"
 
 
 def test_wrong_descriptor_is_configuration_error():
@@ -524,7 +527,7 @@ def test_wrong_descriptor_is_configuration_error():
         b'["null", "long"]',
     ):
         with pytest.raises(ConfigurationError, match=r"schema_files\.1: no Avro schema"):
-            Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
+            RecordDecoder(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
 
 
 @given(st.datetimes(timezones=st.timezones()))
@@ -549,7 +552,7 @@ def test_float_without_json_form_has_its_name():
 
 
 def test_nan_in_key_is_refused():
-    with pytest.raises(Unfit, match="field at, of the key, is NaN"):
+    with pytest.raises(InvalidRecord, match="field at, of the key, is NaN"):
         key_reader(["at"])({"at": float("nan")})
 
 

@@ -16,7 +16,7 @@ from tagmill.delivery.topics import staging
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.fields import KINDS
 from tagmill.delivery.topics.reader_notes import Notes
-from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.delivery.topics.vectorized_decoder import unique_ids
 
 COLUMNS = [
@@ -195,7 +195,7 @@ def test_ordinary_events_are_read_at_once(kind, monkeypatch):
     event = {"project": "p", "event_type": "e", "product_id": 1, "at": 1_795_341_600_000, "x": ORDINARY[kind]}
     contents = [json.dumps({**event, "product_id": number}).encode() for number in range(1024)]
     with monkeypatch.context() as patched:
-        patched.setattr(Reader, "read", None)
+        patched.setattr(RecordDecoder, "read", None)
         assert decoded(contents, chosen, 128, monkeypatch)[1] == 1
     contents[700] = b"{"
     rows, parts, _ = decoded(contents, chosen, 128, monkeypatch)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tagmill.maintenance.erasure.name_matching import Names, less
+from tagmill.maintenance.erasure.name_matching import ErasedNames, less
 
 ODD = 'it\'s "odd" \\ ünï <b> #17'
 
@@ -25,13 +25,13 @@ ODD = 'it\'s "odd" \\ ünï <b> #17'
 )
 def test_names_are_found_only_as_whole(text, named):
     """Names are found and masked unless they are part of a longer name."""
-    assert Names(["o-1", "p"]).are_in(text) is named
-    assert ("(erased)" in Names(["o-1"]).masked(text)) is named
+    assert ErasedNames(["o-1", "p"]).are_in(text) is named
+    assert ("(erased)" in ErasedNames(["o-1"]).masked(text)) is named
 
 
 def test_names_are_found_however_escaped():
     """Names are found in JSON and HTML however these escape them, also in half a document."""
-    names = Names([ODD])
+    names = ErasedNames([ODD])
     assert names.are_in_json(json.dumps({"rows": [{"of": [f"is {ODD!r} held"]}]}))
     assert names.are_in_json(json.dumps({ODD: 1}, ensure_ascii=False))
     assert names.are_in_json(f"half a document {json.dumps(ODD)}")
@@ -42,7 +42,7 @@ def test_names_are_found_however_escaped():
 def test_all_of_a_text_but_the_name_stays():
     """Mask names only; the text around them stays."""
     assert (
-        Names(["a b", "a"]).masked("run void of a b, a and 'a'; ab stays")
+        ErasedNames(["a b", "a"]).masked("run void of a b, a and 'a'; ab stays")
         == "run void of (erased), (erased) and '(erased)'; ab stays"
     )
 
