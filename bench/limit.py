@@ -15,7 +15,7 @@ import clickhouse_connect
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import INSERT_SETTINGS
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.model import Slice, Unit
+from tagmill.delivery.tag_views.model import ScanUnit, Slice
 from tagmill.delivery.tag_views.scan import _whole
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
 from tagmill.spark.connector import table
@@ -41,7 +41,7 @@ def main(config: str, pipeline: str, folder: str) -> None:
     for tag, found in buckets.items():
         for at in range(0, len(found), BUCKETS_A_FILE):
             slices = [Slice(timebucket=bucket) for bucket in found[at : at + BUCKETS_A_FILE]]
-            units.append(Unit(number=len(units), tag=tag, kind="new", slices=slices))
+            units.append(ScanUnit(number=len(units), tag=tag, kind="new", slices=slices))
     spark = session(settings, name="limit")
     begun = time.monotonic()
     view = table(spark, chosen.keyspace, chosen.view_table, directJoinSetting="on")

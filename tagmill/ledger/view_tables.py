@@ -40,7 +40,7 @@ class ViewTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ViewTableState:
     """The state of a journal's views: the table in force, the one being filled, and all that are known."""
 
     fence: int
@@ -80,7 +80,7 @@ class JournalViews:
             "This one switched nothing",
         )
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> ViewTableState | None:
         """Return the state of the journal's views; None: the journal was never rebucketed."""
         rows = self.cassandra.execute(
             f"SELECT * FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL
@@ -97,7 +97,7 @@ class JournalViews:
             if row.view_table is not None
         }
         first = rows[0]
-        return Standing(first.fence, first.attempt, first.owner, first.current, first.copying, tables)
+        return ViewTableState(first.fence, first.attempt, first.owner, first.current, first.copying, tables)
 
     def check(self, pipeline: str, view: View) -> None:
         """Raise ConfigurationError if the configuration names another view than the journal has."""
@@ -122,7 +122,7 @@ class JournalViews:
 
     # -- a rebucket
 
-    def take_over(self, owner: str, view: View) -> Standing:
+    def take_over(self, owner: str, view: View) -> ViewTableState:
         """Raise the fence; the first time, also record `view` as the one in force. Raises FenceRaised."""
         self.cassandra.check_clocks()
         known = self.standing()
@@ -133,7 +133,7 @@ class JournalViews:
             return self.record.begin(owner, {"current": view.table})
         return self.record.take_over(known, owner)
 
-    def begin(self, standing: Standing, target: View) -> Standing:
+    def begin(self, standing: ViewTableState, target: View) -> ViewTableState:
         """Record that `target` is being filled from now on; raises FenceRaised.
 
         If the view was in a table of this name before, the record keeps that.
@@ -147,7 +147,7 @@ class JournalViews:
         )
         return self._move(standing, standing.current, target.table)
 
-    def switch(self, standing: Standing) -> Standing:
+    def switch(self, standing: ViewTableState) -> ViewTableState:
         """Put the table that was being filled in force as the journal's view; raises FenceRaised."""
         assert standing.copying is not None  # noqa: S101 - begun
         self.cassandra.write_many(
@@ -156,7 +156,7 @@ class JournalViews:
         )
         return self._move(standing, standing.copying, None)
 
-    def give_up(self, standing: Standing) -> Standing:
+    def give_up(self, standing: ViewTableState) -> ViewTableState:
         """Record that the table being filled was given up, so that none is being filled; raises
         FenceRaised.
         """
@@ -192,7 +192,7 @@ class JournalViews:
             [(self.journal, view.table, view.size.value, source, begun_at, switched_at)],
         )
 
-    def _move(self, standing: Standing, current: str, copying: str | None) -> Standing:
+    def _move(self, standing: ViewTableState, current: str, copying: str | None) -> ViewTableState:
         self.record.move(
             standing.fence,
             {"current": standing.current},

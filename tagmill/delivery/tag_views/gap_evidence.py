@@ -38,7 +38,7 @@ class Healed:
     timebucket: int
 
 
-class Investigation:
+class GapInvestigator:
     """The evidence about the gaps of one run; it grows from pass to pass."""
 
     def __init__(self, ledger: Ledger, views: Views, plan: Plan, pipeline: PipelineSettings) -> None:

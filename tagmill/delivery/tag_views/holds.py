@@ -10,7 +10,7 @@ from heapq import nsmallest
 from zlib import crc32
 
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.model import HoldLook
+from tagmill.delivery.tag_views.model import HoldRecheck
 from tagmill.domain.continuity.model import Hole, Progress, Reason
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
@@ -25,16 +25,16 @@ MAX_PROBES = 2000
 MAX_BUCKETS = 50
 
 
-def looks(
+def holds_to_recheck(
     ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
-) -> Iterator[tuple[HoldLook, int]]:
+) -> Iterator[tuple[HoldRecheck, int]]:
     """Yield the holds to judge again, each with the tick from which the view must be read for it.
 
     Ends after five times lease_seconds; a later plan looks at the other holds.
     """
     end = time.monotonic() + pipeline.lease_seconds * 5
     waiting = (hold for hold in ledger.delivered.holds(name, tags) if hold.reason != Reason.SET_APART)
-    for hold in in_turn(waiting, now):
+    for hold in pick_holds(waiting, now):
         if time.monotonic() > end:
             return
         progress = next(iter(ledger.delivered.progress(name, [(hold.tag, hold.persistence_id)])))
@@ -44,7 +44,7 @@ def looks(
             yield _look(hold, seen), buckets[0] * 10_000
 
 
-def in_turn(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
+def pick_holds(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
     """Return at most MAX_PROBES holds: first those without a fingerprint, then others, in an order that
     changes with `now`.
 
@@ -130,8 +130,8 @@ def events_of_hole(
     )
 
 
-def _look(hold: HoldRow, seen: str) -> HoldLook:
-    return HoldLook(
+def _look(hold: HoldRow, seen: str) -> HoldRecheck:
+    return HoldRecheck(
         tag=hold.tag,
         persistence_id=hold.persistence_id,
         reason=hold.reason,

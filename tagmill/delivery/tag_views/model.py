@@ -28,7 +28,7 @@ class Slice(Document):
         return self.after is None and self.until is None
 
 
-class Unit(Document):
+class ScanUnit(Document):
     """Slices of one tag in time order that one task reads; all lie in one ClickHouse partition.
 
     Kind `new`: not read before, so its file can become a batch unchanged. Kind `again`: look-back, a hold's
@@ -67,7 +67,7 @@ class TagRange(Document):
     back_from: int | None = None
 
 
-class HoldLook(Document):
+class HoldRecheck(Document):
     """An open hold that this run judges again, with the fingerprint of what the plan saw."""
 
     tag: str
@@ -118,8 +118,8 @@ class Plan(Document):
     reread: bool
     first: bool
     tags: dict[str, TagRange]
-    units: list[Unit]
-    holds: list[HoldLook]
+    units: list[ScanUnit]
+    holds: list[HoldRecheck]
     view_columns: dict[str, str]
     build: int | None = None
     late_left: dict[str, int] = {}

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.model import HoldLook, HourRows, Plan, Slice, TagRange
+from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Plan, Slice, TagRange
 from tagmill.delivery.tag_views.scan_units import distinct, units_of
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
@@ -23,7 +23,7 @@ Part = tuple[str, Slice]
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class ViewCoverage:
     """The extent of a view's builds: the newest build or rebuild, its end, and by tag from where rows have
     come late (both in ticks).
 
@@ -53,12 +53,12 @@ class PlanInputs:
     now: datetime
     marks: Mapping[str, Watermark]
     back_from: Mapping[str, int]
-    built: Built | None
+    built: ViewCoverage | None
     view_columns: Mapping[str, str]
     # Slices that builds have filled with late rows, up to the watermarks, in time order.
     late: Sequence[Part] = ()
     # Open holds that are judged again, and their slices, from the first gap of a tag to its watermark.
-    looks: Sequence[HoldLook] = ()
+    looks: Sequence[HoldRecheck] = ()
     # Slices after the watermarks, in time order.
     new: Iterable[Part] = ()
     # Hours (milliseconds) before the watermarks with more rows than are accounted for.
@@ -103,7 +103,7 @@ class _Draft:
     again: list[Part] = field(default_factory=list)
     late_left: dict[str, int] = field(default_factory=dict)
     look_back: dict[str, list[HourRows]] = field(default_factory=dict)
-    looks: Sequence[HoldLook] = ()
+    looks: Sequence[HoldRecheck] = ()
     filled_tags: list[str] = field(default_factory=list)
     more: bool = False
 

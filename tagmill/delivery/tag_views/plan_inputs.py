@@ -16,7 +16,7 @@ from tagmill.delivery.tag_views import holds as hold_looks
 from tagmill.delivery.tag_views.future_watermarks import brought_back
 from tagmill.delivery.tag_views.look_back import HOUR_MS, LookBack, part_of
 from tagmill.delivery.tag_views.model import Slice
-from tagmill.delivery.tag_views.plan import Built, Part, PlanInputs, late_fitting, reread_range
+from tagmill.delivery.tag_views.plan import Part, PlanInputs, ViewCoverage, late_fitting, reread_range
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.timeuuid import from_datetime, to_datetime
 from tagmill.errors import ConfigurationError, StoreUnavailable
@@ -49,7 +49,7 @@ class InputReader:
         self.settings = settings
         self.ledger = ledger
         self.pipeline = settings.pipeline(name)
-        self.known_as = self.pipeline.view.key(name)
+        self.bucket_cache_key = self.pipeline.view.key(name)
         self.views = Views(ledger.cassandra, self.pipeline.journal)
         self._scanned: set[str] = set()
         back = _brought_back(settings, ledger, name, tags, now)
@@ -77,7 +77,7 @@ class InputReader:
         if late_fitting(late, self.pipeline) < len(late):
             return inputs
         looks = list(
-            hold_looks.looks(
+            hold_looks.holds_to_recheck(
                 self.ledger, self.views, inputs.name, self.pipeline, list(inputs.tags), inputs.now
             )
         )
@@ -124,7 +124,7 @@ class InputReader:
         buckets that did not exist when they were scanned, so those are scanned again, once per plan.
         """
         size = self.pipeline.bucket_size
-        scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
+        scanned_to, known = self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)
         if scanned_to is not None and scanned_to > size.start(from_datetime(self.base.now)):
             scanned_to = None  # a wrong clock scanned into the future: buckets have come since
         first, now_bucket = size.start(after), size.start(self.base.until)
@@ -136,7 +136,9 @@ class InputReader:
         if never or filled and first < reach and tag not in self._scanned:
             self._scanned.add(tag)
             known = self.views.buckets([tag])[tag]
-            self.ledger.delivered.keep_buckets(self.known_as, tag, [b for b in known if b <= reach], reach)
+            self.ledger.delivered.keep_buckets(
+                self.bucket_cache_key, tag, [b for b in known if b <= reach], reach
+            )
         guessed = range(max(reach, first), now_bucket + 1, size.milliseconds)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
 
@@ -182,7 +184,8 @@ class InputReader:
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
         existing = {
-            tag: set(self.ledger.delivered.known_buckets(self.known_as, tag)[1]) for tag in self.base.tags
+            tag: set(self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)[1])
+            for tag in self.base.tags
         }
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
@@ -298,7 +301,7 @@ class InputReader:
         yield from ((tag, ttl) for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None)
 
 
-def built_by(newest: BuildRow | None, *, grows: bool, late: Mapping[str, int]) -> Built | None:
+def built_by(newest: BuildRow | None, *, grows: bool, late: Mapping[str, int]) -> ViewCoverage | None:
     """Return the extent of a view's builds; None if the view was never built.
 
     A build that is not done does not count. `grows`: Tagmill writes what is new.
@@ -306,10 +309,10 @@ def built_by(newest: BuildRow | None, *, grows: bool, late: Mapping[str, int]) -
     if newest is None:
         return None
     done = newest.build if newest.state == BuildState.DONE else newest.build - 1
-    return Built(done, newest.built_to if grows else None, late)
+    return ViewCoverage(done, newest.built_to if grows else None, late)
 
 
-def _built(settings: Settings, ledger: Ledger, name: str) -> Built | None:
+def _built(settings: Settings, ledger: Ledger, name: str) -> ViewCoverage | None:
     keyspace = settings.pipeline(name).keyspace
     builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, keyspace)
     newest = builds.newest()

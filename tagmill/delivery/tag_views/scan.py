@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.model import Plan, Slice, Unit
+from tagmill.delivery.tag_views.model import Plan, ScanUnit, Slice
 from tagmill.domain.batches import layout as batch_columns
 from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, bounds
@@ -41,7 +41,7 @@ def stage(
     ).parquet(target)
 
 
-def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame:
+def _whole(spark: SparkSession, view: DataFrame, units: list[ScanUnit]) -> DataFrame:
     """Read whole partitions by direct join: one task per unit, its buckets one after the other in time."""
     keys = json.dumps([[part.timebucket for part in unit.slices] for unit in units])
     identities = json.dumps([[str(unit.number), unit.tag] for unit in units])
@@ -58,7 +58,7 @@ def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame
     return units_frame.join(view, ["tag_name", "timebucket"]).select("unit", *VIEW_COLUMNS)
 
 
-def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
+def _bounded(view: DataFrame, unit: ScanUnit, part: Slice) -> DataFrame:
     """Read a part of one partition; Cassandra checks all conditions, since it compares TimeUUIDs by time and
     Spark compares text.
     """

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from tagmill.delivery.tag_views.model import Slice, Unit
+from tagmill.delivery.tag_views.model import ScanUnit, Slice
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.time_buckets import BucketSize
 
 
 def units_of(
     kind: Literal["new", "again"], parts: list[tuple[str, Slice]], number: int, size: BucketSize, rows: int
-) -> Iterator[Unit]:
+) -> Iterator[ScanUnit]:
     """Yield units of slices: whole buckets of one tag and month together, up to `rows`; part of a bucket
     alone.
 
@@ -26,7 +26,7 @@ def units_of(
             else:
                 groups.append((key, tag, [piece]))
     for offset, (_, tag, slices) in enumerate(groups):
-        yield Unit(number=number + offset, tag=tag, kind=kind, slices=slices)
+        yield ScanUnit(number=number + offset, tag=tag, kind=kind, slices=slices)
 
 
 def _pieces(part: Slice, size: BucketSize, rows: int) -> list[Slice]:

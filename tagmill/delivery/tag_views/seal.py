@@ -27,7 +27,7 @@ from tagmill.delivery.tag_views import (
     suspects,
 )
 from tagmill.delivery.tag_views.file_summaries import FileTotal, summarise, windows
-from tagmill.delivery.tag_views.gap_evidence import Investigation
+from tagmill.delivery.tag_views.gap_evidence import GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, judged
 from tagmill.delivery.tag_views.model import Manifest, Plan
@@ -171,7 +171,7 @@ class _Sealing:
             self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size
         )
         new_files = self.spark.read.parquet(self.files.url(summaries)).where(F.col("unit").isin(new_units))
-        investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
+        investigation = GapInvestigator(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
         checked = self._gate(
@@ -183,7 +183,7 @@ class _Sealing:
         contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
         checkpoints.reached("seal.cut")
         manifest = seal_outputs.manifest(
-            seal_outputs.Sealed(
+            seal_outputs.SealInputs(
                 self.files,
                 self.spark,
                 self.plan,
@@ -207,7 +207,7 @@ class _Sealing:
 
     # -- judging
 
-    def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: Investigation) -> _Judged:
+    def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: GapInvestigator) -> _Judged:
         name, first = self.plan.pipeline, self.plan.first
         runs = suspects.with_progress(
             suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first
@@ -270,7 +270,7 @@ class _Sealing:
         holds = self.ledger.delivered.holds(self.plan.pipeline, list(self.plan.tags))
         return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
-    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
+    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: GapInvestigator) -> DataFrame:
         """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new
         turns up.
         """
@@ -400,7 +400,7 @@ class _Sealing:
         new_files: DataFrame,
         totals: list[FileTotal],
         verdict: _Judged,
-        investigation: Investigation,
+        investigation: GapInvestigator,
     ) -> batch_contents.Contents:
         """Choose the staged files that become batches as they are, write the other rows into new files, and
         return all files.

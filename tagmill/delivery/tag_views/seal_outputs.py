@@ -22,7 +22,7 @@ from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
-from tagmill.delivery.tag_views.model import HoldLook, HourRows, Manifest, Plan, TagOutcome, TagRange
+from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
 from tagmill.domain.documents import Batch
@@ -57,7 +57,7 @@ HOLD_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealInputs:
     """Everything that the manifest is made of."""
 
     files: RunFiles
@@ -150,7 +150,7 @@ def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str])
     return rows.unionByName(waiting)
 
 
-def manifest(sealed: Sealed) -> Manifest:
+def manifest(sealed: SealInputs) -> Manifest:
     """Write progress, holds and repairs, and return the manifest that names them with their digests."""
     plan = sealed.plan
     batches, numbers = _batches(sealed)
@@ -185,7 +185,7 @@ def manifest(sealed: Sealed) -> Manifest:
     )
 
 
-def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
+def _batches(sealed: SealInputs) -> tuple[list[Batch], dict[str, int]]:
     """Return the batches in the order in which they are pushed, and their numbers by staged file or
     'stream/cut'.
     """
@@ -249,7 +249,7 @@ def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
         return str(first), str(last)
 
 
-def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
+def _progress(sealed: SealInputs, numbers: dict[str, int]) -> DataFrame:
     """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its
     final row in the run.
 
@@ -269,7 +269,7 @@ def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
     )
 
 
-def _steps(sealed: Sealed) -> DataFrame:
+def _steps(sealed: SealInputs) -> DataFrame:
     """Return the progress steps of clean rows: from the summaries of files that are batches, else from the
     rows' places.
     """
@@ -320,7 +320,7 @@ def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
     return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
 
 
-def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
+def _judged_progress(sealed: SealInputs, batch_of: DataFrame) -> DataFrame:
     assert sealed.contents.places is not None or sealed.excluded is not None  # noqa: S101
     final = sealed.decisions.where("kind = 'progress'").select(
         *KEY, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset", "missing"
@@ -339,7 +339,7 @@ def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
     return final.join(last, list(KEY), "left").withColumn("batch", F.coalesce("batch", F.lit(0)))
 
 
-def _write_holds(sealed: Sealed, file: str) -> None:
+def _write_holds(sealed: SealInputs, file: str) -> None:
     """Write open holds (ended = false) and holds that are over, one row each."""
     looks = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
     rows = []
@@ -357,13 +357,13 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         keys = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
         judged = {(row.tag, row.persistence_id) for row in keys.collect()}
     rows += [no_longer_held(sealed.plan, looks[key], judged=key in judged) for key in gone]
-    rows += _grown(sealed)
+    rows += _holds_that_grew(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
 
 
 def judged_hold(
     plan: Plan,
-    before: HoldLook | None,
+    before: HoldRecheck | None,
     key: Key,
     reason: str,
     hole: Hole,
@@ -388,7 +388,7 @@ def judged_hold(
     )
 
 
-def no_longer_held(plan: Plan, look: HoldLook, *, judged: bool) -> dict[str, Any]:
+def no_longer_held(plan: Plan, look: HoldRecheck, *, judged: bool) -> dict[str, Any]:
     """Return the record of a hold that keeps no row back: it is over if rows of it were judged.
 
     Without a row in the view the hold stays, so that rows that come back are judged.
@@ -403,7 +403,7 @@ def no_longer_held(plan: Plan, look: HoldLook, *, judged: bool) -> dict[str, Any
     return {**look.model_dump(), "held_rows": 0, "ended": False}
 
 
-def _grown(sealed: Sealed) -> list[dict[str, Any]]:
+def _holds_that_grew(sealed: SealInputs) -> list[dict[str, Any]]:
     """Return the holds that were not judged again but keep back another number of rows, because of new rows
     or late ones.
     """
@@ -446,7 +446,7 @@ def hold_record(hold: HoldRow) -> dict[str, Any]:
     }
 
 
-def _write_repairs(sealed: Sealed, file: str) -> None:
+def _write_repairs(sealed: SealInputs, file: str) -> None:
     """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
     if sealed.healed:
@@ -488,7 +488,7 @@ def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
     files.write(file, sink.getvalue().to_pybytes())
 
 
-def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
+def _counts(sealed: SealInputs) -> dict[tuple[str, str, str], int]:
     """Return the number of judged rows by tag, action and reason, and of the gaps that were closed."""
     if sealed.excluded is None:
         return {}

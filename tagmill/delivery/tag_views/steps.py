@@ -61,7 +61,7 @@ def plan(
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
-            return _taken_over(ledger, unfinished, owner)
+            return _resume_open_run(ledger, unfinished, owner)
         stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
         ledger.delivered.write_times.require_own(pipeline, number)
         require_up_to_date(settings, ledger, pipeline, number)
@@ -152,7 +152,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
         return _summary(manifest, "closed", held)
 
 
-def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+def _resume_open_run(ledger: Ledger, row: RunRow, owner: str) -> Result:
     """Take over an unclosed run, which is finished first; its previous worker can't change anything any
     longer.
     """

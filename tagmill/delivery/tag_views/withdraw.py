@@ -98,7 +98,7 @@ def plan(
     file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            standing = Standing(
+            standing = ViewPlaces(
                 views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
             )
             with about(pipeline=name, run=run, batch=batch.batch_id):
@@ -226,7 +226,7 @@ def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
             yield rows.to_pylist()
 
 
-class Standing:
+class ViewPlaces:
     """The present places of a batch's events in the view.
 
     If the view has lost an event, its batch stays: it can't be delivered again.

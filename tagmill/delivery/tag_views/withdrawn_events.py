@@ -9,7 +9,7 @@ import structlog
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.run_files import read_manifest
-from tagmill.delivery.tag_views.withdraw import Event, Standing, key_rows
+from tagmill.delivery.tag_views.withdraw import Event, ViewPlaces, key_rows
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.documents import Batch
 from tagmill.errors import SealedFileDamaged
@@ -30,7 +30,7 @@ def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> It
     views = Views(ledger.cassandra, pipeline.journal)
     with ClickHouse(settings.clickhouse) as clickhouse:
         for run, batch in _voided(settings, ledger, files, name):
-            standing = Standing(
+            standing = ViewPlaces(
                 views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
             )
             try:

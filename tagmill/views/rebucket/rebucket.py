@@ -23,7 +23,7 @@ from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
-from tagmill.ledger.view_tables import JournalViews, Standing
+from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
@@ -307,7 +307,7 @@ class _Rebucket:
 
     # -- parts of the steps
 
-    def _begin(self) -> Standing:
+    def _begin(self) -> ViewTableState:
         """Take the rebucket over from any earlier attempt, and create the target table if it is missing."""
         standing = self.views.take_over(self.owner, self.source)
         if standing.copying is None:
@@ -339,7 +339,7 @@ class _Rebucket:
             self.rows.copy(survey, lines)
         checkpoints.reached("rebucket.copied")
 
-    def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
+    def _agreed(self, standing: ViewTableState) -> tuple[Survey, DataFrame, int, list[str]]:
         """Compare, remove what only the target has and copy what differs, until only rows that expired in
         between differ.
 
@@ -368,7 +368,7 @@ class _Rebucket:
             f"view stays in {self.source}. Does anybody write? Else begin anew: {self._way_out()}"
         )
 
-    def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
+    def _remove_strays(self, survey: Survey, lines: DataFrame, standing: ViewTableState) -> list[str]:
         """Remove copied rows from the target that the source no longer has; return texts that name the first
         NAMED.
         """

@@ -7,7 +7,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables
 from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.ledger.view_tables import JournalViews, Standing
+from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.views.rebucket.tables import ViewTables, default_name
 
 
@@ -86,7 +86,7 @@ def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
         )
 
 
-def _must_fit(target: View, standing: Standing | None, journal: str) -> None:
+def _must_fit(target: View, standing: ViewTableState | None, journal: str) -> None:
     """Raise ConfigurationError when the journal's view once was in a table of the target's name with buckets
     of another size.
     """
@@ -100,7 +100,7 @@ def _must_fit(target: View, standing: Standing | None, journal: str) -> None:
         )
 
 
-def _switched(standing: Standing | None, now: View, journal: str) -> Situation:
+def _switched(standing: ViewTableState | None, now: View, journal: str) -> Situation:
     before = standing.tables[now.table].source if standing else None
     if standing is None or before is None:
         raise GuardRefused(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmill.delivery.tag_views.holds import MAX_PROBES, gap_buckets, in_turn
+from tagmill.delivery.tag_views.holds import MAX_PROBES, gap_buckets, pick_holds
 from tagmill.domain.continuity.model import Hole, Progress
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.ledger.progress import HoldRow
@@ -21,7 +21,7 @@ def test_in_turn_reaches_all_holds_changed_first() -> None:
     holds[-1] = replace(holds[-1], seen="")
     looked_at = set[str]()
     for minutes in range(20):
-        chosen = in_turn(iter(holds), NOW + timedelta(minutes=minutes))
+        chosen = pick_holds(iter(holds), NOW + timedelta(minutes=minutes))
         assert len(chosen) == MAX_PROBES and chosen[0] == holds[-1]
         looked_at.update(hold.persistence_id for hold in chosen)
     assert len(looked_at) == len(holds)
@@ -30,7 +30,7 @@ def test_in_turn_reaches_all_holds_changed_first() -> None:
 def test_all_are_looked_at_when_they_are_few() -> None:
     """Look at all holds if there are no more than a plan can look at."""
     few = [replace(HOLD, persistence_id=f"p-{n}") for n in range(5)]
-    assert {hold.persistence_id for hold in in_turn(few, NOW)} == {hold.persistence_id for hold in few}
+    assert {hold.persistence_id for hold in pick_holds(few, NOW)} == {hold.persistence_id for hold in few}
 
 
 @given(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmill.delivery.tag_views.holds import in_turn, to_judge_again
+from tagmill.delivery.tag_views.holds import pick_holds, to_judge_again
 from tagmill.delivery.tag_views.interventions import (
     require_another_life,
     require_closable,
@@ -107,5 +107,5 @@ def test_released_hold_has_next_turn() -> None:
     changed = to_judge_again(hold_row("p-9"))
     assert changed == replace(hold_row("p-9"), seen="")
     others = [hold_row(f"p-{n}") for n in range(5)]
-    assert in_turn([*others, changed], NOW)[0] == changed
+    assert pick_holds([*others, changed], NOW)[0] == changed
     assert to_judge_again(hold_row(held_rows=0)) is None

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill.delivery.tag_views.future_watermarks import proven_ticks
-from tagmill.delivery.tag_views.model import HoldLook, HourRows, Slice
+from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Slice
 from tagmill.delivery.tag_views.plan import (
     LONG_LOOK_EVERY,
-    Built,
     Part,
+    ViewCoverage,
     make_bucket_reread,
     make_plan,
     make_reread,
@@ -50,7 +50,7 @@ LIMITS = st.fixed_dictionaries(
         "batch_rows": st.integers(1, 10),
     }
 )
-LOOK = HoldLook(
+LOOK = HoldRecheck(
     tag="t",
     persistence_id="p-1",
     reason="hole",
@@ -95,12 +95,12 @@ def test_plan_without_new_rows_is_none() -> None:
     ("built", "until"),
     [
         pytest.param(None, UNTIL, id="delay"),
-        pytest.param(Built(1, None, {}), UNTIL, id="application writes what is new"),
-        pytest.param(Built(1, at(7), {}), at(7), id="end of the build"),
-        pytest.param(Built(1, at(30), {}), UNTIL, id="build ends after the delay"),
+        pytest.param(ViewCoverage(1, None, {}), UNTIL, id="application writes what is new"),
+        pytest.param(ViewCoverage(1, at(7), {}), at(7), id="end of the build"),
+        pytest.param(ViewCoverage(1, at(30), {}), UNTIL, id="build ends after the delay"),
     ],
 )
-def test_plan_reads_up_to(built: Built | None, until: int) -> None:
+def test_plan_reads_up_to(built: ViewCoverage | None, until: int) -> None:
     plan = make_plan(inputs(new=[whole(3)], built=built))
     assert plan is not None and plan.tags["t"].until == until
 
@@ -250,7 +250,9 @@ def test_late_hours_fill_one_run() -> None:
 def test_late_rows_come_with_new_ones() -> None:
     """Late rows of a build that fit a run are read with the new rows, and the watermark moves."""
     late = [whole(1), whole(2)]
-    plan = make_plan(inputs(mark(23), built=Built(4, at(24), {"t": at(1)}), late=late, new=[whole(23)]))
+    plan = make_plan(
+        inputs(mark(23), built=ViewCoverage(4, at(24), {"t": at(1)}), late=late, new=[whole(23)])
+    )
     assert plan is not None and plan.moves_watermark and not plan.more
     assert (plan.build, plan.filled_tags, plan.late_left) == (4, ["t"], {})
     assert [unit.kind for unit in plan.units] == ["new", "again"]
@@ -263,7 +265,14 @@ def test_late_backlog_is_read_before_new_rows(hours: set[int], rows: int, limits
     for run in count(2):
         late = [whole(hour, rows) for hour in sorted(hours) if at(hour) >= left]
         plan = make_plan(
-            inputs(mark(22), settings=settings, run=run, built=Built(1, None, {"t": left}), late=late, new=[])
+            inputs(
+                mark(22),
+                settings=settings,
+                run=run,
+                built=ViewCoverage(1, None, {"t": left}),
+                late=late,
+                new=[],
+            )
         )
         assert plan is not None
         read += sorted({part.timebucket for unit in plan.units for part in unit.slices})
@@ -282,7 +291,7 @@ def test_late_backlog_reads_nothing_else() -> None:
         inputs(
             mark(23),
             settings=pipeline(max_slices_per_run=1),
-            built=Built(1, None, {"t": at(1)}),
+            built=ViewCoverage(1, None, {"t": at(1)}),
             late=[whole(1), whole(2)],
             new=unread(),
             late_hours=unread(),
@@ -296,13 +305,13 @@ def test_late_backlog_reads_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("state", "grows", "expected"),
     [
-        (BuildState.DONE, True, Built(3, 50, {"t": 1})),
-        (BuildState.DONE, False, Built(3, None, {"t": 1})),
-        (BuildState.SEALED, True, Built(2, 50, {"t": 1})),
+        (BuildState.DONE, True, ViewCoverage(3, 50, {"t": 1})),
+        (BuildState.DONE, False, ViewCoverage(3, None, {"t": 1})),
+        (BuildState.SEALED, True, ViewCoverage(2, 50, {"t": 1})),
     ],
     ids=["done", "application writes what is new", "not done"],
 )
-def test_built_by_counts_finished_builds(state: BuildState, grows: bool, expected: Built) -> None:
+def test_built_by_counts_finished_builds(state: BuildState, grows: bool, expected: ViewCoverage) -> None:
     newest = BuildRow("j", 3, state, 1, uuid4(), "o", "Hour", None, None, 0, 50)
     assert built_by(newest, grows=grows, late={"t": 1}) == expected
     assert built_by(None, grows=grows, late={}) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, CutTotal
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.holds import to_judge_again
-from tagmill.delivery.tag_views.model import HoldLook, HourRows, Plan, TagRange
+from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Plan, TagRange
 from tagmill.delivery.tag_views.seal_outputs import (
     HOLD_SCHEMA,
     findings,
@@ -38,7 +38,7 @@ PLAN = Plan(
     view_columns={},
     more=False,
 )
-LOOK = HoldLook(
+LOOK = HoldRecheck(
     tag="t",
     persistence_id="p-1",
     reason="hole",
