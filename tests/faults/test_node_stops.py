@@ -20,7 +20,7 @@ SEALED = "is sealed and perhaps half written; the next one finishes it"
     ("work", "words"),
     [
         ("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"),
-        ("tagmill.spark.cassandra_append.append", SEALED),
+        ("tagmill.views.writer.append", SEALED),
     ],
     ids=["while it reads", "while it writes"],
 )

@@ -25,7 +25,7 @@ OF_VIEWS = {
     "views rebuild": ("--offline", "--yes"),
     "views delete": ("--offline", "--yes"),
     "views truncate": ("--offline", "--yes"),
-    "views pids": (),
+    "views pids": ("--yes",),
     "views migrate": ("--offline", "--yes"),
     "views rebucket": ("--to", "Minute", "--yes"),
     "audit": (),
