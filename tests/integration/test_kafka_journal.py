@@ -654,13 +654,13 @@ def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
         assert tables.there()
         session, keyspace = stack.session, journal.name
         assert list(session.execute(f"SELECT * FROM {keyspace}.locks")) == []
-        session.execute(
-            f"INSERT INTO {keyspace}.locks (id, expiry_ms, metadata) VALUES ('tagmill-schema', 2000, 'a "
-            "dead one') USING TTL 2"
-        )
         session.execute(f"DROP TABLE {keyspace}.pointer2")
+        session.execute(
+            f"INSERT INTO {keyspace}.locks (id, expiry_ms, metadata) VALUES ('tagmill-schema', 4000, 'a "
+            "dead one') USING TTL 4"
+        )
         begun = time.monotonic()
-        tables.create(options, owner="second", lock_seconds=5)
+        tables.create(options, owner="second", lock_seconds=10)
         assert time.monotonic() - begun > 1 and tables.there()
         assert set(TABLES) <= set(cassandra.tables(keyspace))
         assert (
