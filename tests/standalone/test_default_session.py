@@ -42,6 +42,7 @@ def session(stack, tmp_path_factory):
     running.stop()
 
 
+@pytest.mark.long
 def test_view_jobs_in_default_session(stack, keyspace, settings, session):
     """Build, deliver, audit, rebuild and rebucket a journal of the plugin: rows equal those that it wrote."""
     case = "odd-names"
