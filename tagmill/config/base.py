@@ -1,12 +1,66 @@
 """The base of every section of the configuration."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from tagmill.domain.identifiers import identifier
 
 Identifier = Annotated[str, AfterValidator(identifier)]
+
+# Keys that several sections have, with one meaning.
+Tls = Annotated[bool, Field(description="Connect by TLS.", examples=[True])]
+TlsCaFile = Annotated[
+    Path | None,
+    Field(
+        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
+        "out: those of the system.",
+        examples=["certificates/ca.pem"],
+    ),
+]
+Username = Annotated[
+    str | None,
+    Field(
+        description="User name; from the environment or the Airflow connection only.", examples=["tagmill"]
+    ),
+]
+Password = Annotated[
+    SecretStr | None,
+    Field(description="Password; from the environment or the Airflow connection only.", examples=["…"]),
+]
+LeaseSeconds = Annotated[
+    int,
+    Field(
+        ge=5,
+        le=3600,
+        description="Seconds after which another run may take over from a process that died. A living "
+        "one renews its lease.",
+        examples=[60],
+    ),
+]
+LeaseWaitSeconds = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="Seconds that a command waits for another run of the pipeline before it gives up.",
+        examples=[30],
+    ),
+]
+DeliverySchedule = Annotated[
+    str | None,
+    Field(
+        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
+        examples=["*/10 * * * *"],
+    ),
+]
+RetentionDays = Annotated[
+    int,
+    Field(ge=1, description="Days that sealed files and ledger rows of closed runs are kept.", examples=[30]),
+]
+ConnectTimeoutSeconds = Annotated[
+    float, Field(gt=0, description="Seconds until an attempt to connect fails.", examples=[10])
+]
 
 # The longest span of time in each unit: a hundred years, since calendars don't reach back without limit.
 LONGEST = {"days": 36_525, "seconds": 36_525 * 86_400}

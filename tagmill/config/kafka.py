@@ -6,9 +6,21 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from tagmill.config.base import Identifier, Section, fit_beside_destination
+from tagmill.config.base import (
+    DeliverySchedule,
+    Identifier,
+    LeaseSeconds,
+    LeaseWaitSeconds,
+    Password,
+    RetentionDays,
+    Section,
+    Tls,
+    TlsCaFile,
+    Username,
+    fit_beside_destination,
+)
 from tagmill.domain.field_path import field_path
 
 Text = Annotated[str, Field(min_length=1)]
@@ -23,17 +35,8 @@ class KafkaSettings(Section):
         description="Brokers to begin with, each as host:port.",
         examples=[["kafka-1:9092", "kafka-2:9092"]],
     )
-    tls: bool = Field(
-        False,
-        description="Connect by TLS.",
-        examples=[True],
-    )
-    tls_ca_file: Path | None = Field(
-        None,
-        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
-        "out: those of the system.",
-        examples=["certificates/ca.pem"],
-    )
+    tls: Tls = False
+    tls_ca_file: TlsCaFile = None
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
         None,
         description="SASL mechanism of the login with `username` and `password`. PLAIN sends the password "
@@ -46,16 +49,8 @@ class KafkaSettings(Section):
         description="Seconds until a request without an answer fails.",
         examples=[30],
     )
-    username: str | None = Field(
-        None,
-        description="User name; from the environment or the Airflow connection only.",
-        examples=["tagmill"],
-    )
-    password: SecretStr | None = Field(
-        None,
-        description="Password; from the environment or the Airflow connection only.",
-        examples=["…"],
-    )
+    username: Username = None
+    password: Password = None
     airflow_connection: str = Field(
         "tagmill_kafka",
         description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
@@ -121,20 +116,8 @@ class KafkaJournalSettings(Section):
         "given back.",
         examples=[120],
     )
-    lease_seconds: int = Field(
-        60,
-        ge=5,
-        le=3600,
-        description="Seconds after which another run may take over from a process that died. A living one "
-        "renews its lease.",
-        examples=[60],
-    )
-    lease_wait_seconds: float = Field(
-        0,
-        ge=0,
-        description="Seconds that a command waits for another run of the pipeline before it gives up.",
-        examples=[30],
-    )
+    lease_seconds: LeaseSeconds = 60
+    lease_wait_seconds: LeaseWaitSeconds = 0
 
     @model_validator(mode="after")
     def _some_topics(self) -> "KafkaJournalSettings":
@@ -219,11 +202,7 @@ class ToClickHouse(Section):
         description="Table of ClickHouse, of this pipeline only.",
         examples=["products"],
     )
-    schedule: str | None = Field(
-        "@hourly",
-        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
-        examples=["*/10 * * * *"],
-    )
+    schedule: DeliverySchedule = "@hourly"
     cleanup_schedule: str | None = Field(
         None,
         description="When Airflow runs the DAG ttl_cleanup_<pipeline>, which deletes what is past "
@@ -266,26 +245,9 @@ class ToClickHouse(Section):
         description="Seconds between two inserts into the table, at least.",
         examples=[1],
     )
-    lease_seconds: int = Field(
-        60,
-        ge=5,
-        le=3600,
-        description="Seconds after which another run may take over from a process that died. A living one "
-        "renews its lease.",
-        examples=[60],
-    )
-    lease_wait_seconds: float = Field(
-        0,
-        ge=0,
-        description="Seconds that a command waits for another run of the pipeline before it gives up.",
-        examples=[30],
-    )
-    retention_days: int = Field(
-        30,
-        ge=1,
-        description="Days that sealed files and ledger rows of closed runs are kept.",
-        examples=[30],
-    )
+    lease_seconds: LeaseSeconds = 60
+    lease_wait_seconds: LeaseWaitSeconds = 0
+    retention_days: RetentionDays = 30
     destination_retention_days: int | None = Field(
         None,
         ge=1,

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tagmill.config import tls
-from tagmill.config.base import Identifier, Section
+from tagmill.config.base import ConnectTimeoutSeconds, Identifier, Password, Section, Tls, TlsCaFile, Username
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
     KafkaJournalSettings,
@@ -106,12 +106,7 @@ class CassandraSettings(Section):
         description="Seconds until a request without an answer fails.",
         examples=[60],
     )
-    connect_timeout_seconds: float = Field(
-        10,
-        gt=0,
-        description="Seconds until an attempt to connect fails.",
-        examples=[10],
-    )
+    connect_timeout_seconds: ConnectTimeoutSeconds = 10
     max_clock_difference_seconds: float = Field(
         60,
         gt=0,
@@ -127,27 +122,10 @@ class CassandraSettings(Section):
         "bytes.",
         examples=[16777216],
     )
-    tls: bool = Field(
-        False,
-        description="Connect by TLS.",
-        examples=[True],
-    )
-    tls_ca_file: Path | None = Field(
-        None,
-        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
-        "out: those of the system.",
-        examples=["certificates/ca.pem"],
-    )
-    username: str | None = Field(
-        None,
-        description="User name; from the environment or the Airflow connection only.",
-        examples=["tagmill"],
-    )
-    password: SecretStr | None = Field(
-        None,
-        description="Password; from the environment or the Airflow connection only.",
-        examples=["…"],
-    )
+    tls: Tls = False
+    tls_ca_file: TlsCaFile = None
+    username: Username = None
+    password: Password = None
     airflow_connection: str = Field(
         "tagmill_cassandra",
         description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
@@ -182,39 +160,17 @@ class ClickHouseSettings(Section):
         description="Database of the destination tables.",
         examples=["analytics"],
     )
-    tls: bool = Field(
-        False,
-        description="Connect by TLS.",
-        examples=[True],
-    )
-    tls_ca_file: Path | None = Field(
-        None,
-        description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
-        "out: those of the system.",
-        examples=["certificates/ca.pem"],
-    )
+    tls: Tls = False
+    tls_ca_file: TlsCaFile = None
     request_timeout_seconds: float = Field(
         300,
         gt=0,
         description="Seconds until a request without an answer fails.",
         examples=[300],
     )
-    connect_timeout_seconds: float = Field(
-        10,
-        gt=0,
-        description="Seconds until an attempt to connect fails.",
-        examples=[10],
-    )
-    username: str | None = Field(
-        None,
-        description="User name; from the environment or the Airflow connection only.",
-        examples=["tagmill"],
-    )
-    password: SecretStr | None = Field(
-        None,
-        description="Password; from the environment or the Airflow connection only.",
-        examples=["…"],
-    )
+    connect_timeout_seconds: ConnectTimeoutSeconds = 10
+    username: Username = None
+    password: Password = None
     cluster: Identifier | None = Field(
         None,
         description="Cluster that DDL is sent ON, for replicated tables. Left out: one server.",

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tagmill.config.base import Identifier, Section, fit_beside_destination
+from tagmill.config.base import (
+    DeliverySchedule,
+    Identifier,
+    LeaseSeconds,
+    LeaseWaitSeconds,
+    RetentionDays,
+    Section,
+    fit_beside_destination,
+)
 from tagmill.domain.journal_tables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
 from tagmill.domain.time_buckets import BucketSize, View, first_ticks
 from tagmill.domain.timeuuid import from_datetime
@@ -269,11 +277,7 @@ class PipelineSettings(Section):
         "application has events-by-tag off.",
         examples=["tagmill"],
     )
-    schedule: str | None = Field(
-        "@hourly",
-        description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
-        examples=["*/10 * * * *"],
-    )
+    schedule: DeliverySchedule = "@hourly"
     audit_schedule: str | None = Field(
         "@daily",
         description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression, in UTC.",
@@ -388,26 +392,9 @@ class PipelineSettings(Section):
         description="Tags whose batches are inserted at the same time.",
         examples=[2],
     )
-    lease_seconds: int = Field(
-        60,
-        ge=5,
-        le=3600,
-        description="Seconds after which another run may take over from a process that died. A living one "
-        "renews its lease.",
-        examples=[60],
-    )
-    lease_wait_seconds: float = Field(
-        0,
-        ge=0,
-        description="Seconds that a command waits for another run of the pipeline before it gives up.",
-        examples=[30],
-    )
-    retention_days: int = Field(
-        30,
-        ge=1,
-        description="Days that sealed files and ledger rows of closed runs are kept.",
-        examples=[30],
-    )
+    lease_seconds: LeaseSeconds = 60
+    lease_wait_seconds: LeaseWaitSeconds = 0
+    retention_days: RetentionDays = 30
     destination_retention_days: int | None = Field(
         None,
         ge=1,
