@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Batch, Document
 from tagmill.errors import SealedFileDamaged, TerminalError, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
@@ -33,6 +34,36 @@ class Sealed(Protocol):
 def write_document(files: RunFiles, relative: str, document: Document) -> str:
     """Write a document as JSON; return its SHA-256."""
     return files.write(relative, document.model_dump_json(indent=1).encode())
+
+
+def create_planned_run(
+    ledger: Ledger,
+    files: RunFiles,
+    pipeline: str,
+    run: int,
+    plan: Document,
+    *,
+    kind: str,
+    owner: str,
+    reason: str = "",
+) -> RunRow:
+    """Claim a run's number, write its plan, and create the run PLANNED with fence 1.
+
+    Raises FenceRaised if the number is taken, GuardRefused if the run before it is open.
+    """
+    ledger.claim(pipeline, run)
+    file = f"{files.folder(pipeline, run)}/plan-{uuid4().hex[:12]}.json"
+    sha256 = write_document(files, file, plan)
+    return ledger.create_run(
+        pipeline,
+        run,
+        kind=kind,
+        state=RunState.PLANNED,
+        owner=owner,
+        plan_file=file,
+        plan_sha256=sha256,
+        reason=reason,
+    )
 
 
 def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None, *, of: str) -> D:

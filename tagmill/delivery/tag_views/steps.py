@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -15,7 +14,6 @@ from tagmill.config.tag_views import moment
 from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.same_tables import require_same_tables
-from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
@@ -49,7 +47,7 @@ def plan(
     from tagmill.delivery.tag_views import stops
     from tagmill.delivery.tag_views.plan import make_bucket_reread, make_plan, make_reread
     from tagmill.delivery.tag_views.plan_inputs import InputReader
-    from tagmill.runs.sealed_files import write_document
+    from tagmill.runs.sealed_files import create_planned_run
 
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
@@ -89,18 +87,14 @@ def plan(
         with ClickHouse(settings.clickhouse) as clickhouse:
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
-        ledger.claim(pipeline, number)
-        files = RunFiles(settings.storage.root)
-        file = f"{files.folder(pipeline, made.run)}/plan-{uuid4().hex[:12]}.json"
-        sha256 = write_document(files, file, made)
-        row = ledger.create_run(
+        row = create_planned_run(
+            ledger,
+            RunFiles(settings.storage.root),
             pipeline,
             made.run,
+            made,
             kind="reread" if made.reread else "deliver",
-            state=RunState.PLANNED,
             owner=owner,
-            plan_file=file,
-            plan_sha256=sha256,
         )
         checkpoints.reached("plan.after_commit")
         return {**_planned(row, made), "buckets": taken}

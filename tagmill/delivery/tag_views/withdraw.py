@@ -32,7 +32,7 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
-from tagmill.runs.sealed_files import write_document
+from tagmill.runs.sealed_files import create_planned_run, write_document
 from tagmill.runs.storage import RunFiles
 
 KIND = "withdraw"
@@ -94,8 +94,7 @@ def plan(
     chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
     pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
     views = Views(ledger.cassandra, pipeline.journal)
-    attempt = uuid4().hex[:12]
-    file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
+    file = f"{files.folder(name, number)}/undelivered-{uuid4().hex[:12]}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
             standing = ViewPlaces(
@@ -122,19 +121,7 @@ def plan(
             for run, batch in chosen
         ],
     )
-    ledger.claim(name, number)
-    plan_file = f"{files.folder(name, number)}/plan-{attempt}.json"
-    sha256 = write_document(files, plan_file, document)
-    row = ledger.create_run(
-        name,
-        number,
-        kind=KIND,
-        state=RunState.PLANNED,
-        owner=owner,
-        plan_file=plan_file,
-        plan_sha256=sha256,
-        reason=reason,
-    )
+    row = create_planned_run(ledger, files, name, number, document, kind=KIND, owner=owner, reason=reason)
     checkpoints.reached("withdraw.planned")
     return row
 

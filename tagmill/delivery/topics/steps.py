@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow.parquet as pq
 
@@ -32,7 +31,7 @@ from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import leased
-from tagmill.runs.sealed_files import add_batches, write_document
+from tagmill.runs.sealed_files import add_batches, create_planned_run
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -93,19 +92,8 @@ def plan(
             chosen = settings.stream(pipeline)
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
-        ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)
-        file = f"{files.folder(pipeline, number)}/plan-{uuid4().hex[:12]}.json"
-        sha256 = write_document(files, file, made)
-        row = ledger.create_run(
-            pipeline,
-            number,
-            kind="deliver",
-            state=RunState.PLANNED,
-            owner=owner,
-            plan_file=file,
-            plan_sha256=sha256,
-        )
+        row = create_planned_run(ledger, files, pipeline, number, made, kind="deliver", owner=owner)
         checkpoints.reached("plan.after_commit")
         what = (
             "the dead letters"
