@@ -10,9 +10,10 @@ from tagmill.delivery.dependent_views import despite, require_no_views
 from tagmill.delivery.push import Destination, push_one
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
-from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs.sealed_files import Sealed
+from tagmill.runs.storage import RunFiles
 
 EVERY_GENERATION = 2**32 - 1
 
@@ -142,8 +143,13 @@ def send_again(
 ) -> str:
     """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence
     that says so.
+
+    Raises SealedFileDamaged before a row is removed that could not be sent again.
     """
     batch_id = batch.batch_id
+    sealed = next(one for one in manifest.batches if one.number == batch.number)
+    with about(pipeline=row.pipeline, run=row.run, batch=batch_id):
+        RunFiles(settings.storage.root).open_sealed(sealed.file, sealed.sha256).close()
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
     clickhouse.delete_batch(to.table, batch_id, batch.generation)

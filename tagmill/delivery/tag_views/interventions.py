@@ -28,7 +28,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged, about
+from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -143,12 +143,7 @@ class Interventions:
                 )
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
-            files = RunFiles(self.settings.storage.root)
-            manifest = read_manifest(files, row)
-            sealed = next(batch for batch in manifest.batches if batch.number == found.number)
-            # Raises for damaged bytes, so that a batch that can't be sent again stays.
-            with about(pipeline=self.name, run=run, batch=batch_id):
-                files.open_sealed(sealed.file, sealed.sha256).close()
+            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
             to = destination_of(self.settings, self.name)
             return send_again(
                 self.settings,

@@ -13,7 +13,7 @@ from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_wait
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import GuardRefused, about
+from tagmill.errors import GuardRefused
 from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
@@ -88,10 +88,6 @@ class TopicInterventions:
                 )
             row = ledger.raise_fence(row, self.owner)
             manifest = read_manifest(self.files, row)
-            sealed = next(one for one in manifest.batches if one.number == found.number)
-            # A damaged file raises here, before rows are taken out that couldn't be sent again.
-            with about(pipeline=self.name, run=run, batch=batch_id):
-                self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
                 self.pipeline.destination,
                 sealed_layout(self.pipeline, manifest.columns, f"run {run} of pipeline {self.name}"),
