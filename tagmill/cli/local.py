@@ -54,7 +54,7 @@ def up(
 ) -> None:
     """Start the stack; it keeps running until `tagmill local down`."""
     with _one_line():
-        places = _local("places").resolve(
+        places = _local("layout").resolve(
             home,
             {
                 "cassandra": cassandra_port,
@@ -111,7 +111,7 @@ def load(
 
 
 def _stack(home: Path | None) -> Any:
-    return _local("stack").Stack(_local("places").resolve(home))
+    return _local("stack").Stack(_local("layout").resolve(home))
 
 
 def _local(module: str) -> Any:
