@@ -2,8 +2,10 @@
 the two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +13,7 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
+from local.cql import write_partitions
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, from_datetime, ticks
@@ -18,6 +21,7 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger.schema import create_journal
 
 WRITER = "0a1b2c3d-0000-4000-8000-000000000001"
+MANY = 5000  # rows: more of them are written in batches
 SECOND = timedelta(seconds=1)
 _IN_JOURNAL = [name for name in VIEW_COLUMNS if name not in ("tag_name", "timebucket", "tag_pid_sequence_nr")]
 
@@ -92,7 +96,7 @@ class Journal:
 
         `written_at` is the write time in microseconds (default: now).
         """
-        self._insert(self.view_table, list(VIEW_COLUMNS), records, written_at)
+        self._insert(self.view_table, ("tag_name", "timebucket"), list(VIEW_COLUMNS), records, written_at)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
         """Write the events of these rows into messages.
@@ -108,7 +112,8 @@ class Journal:
             }
             for record in records
         ]
-        self._insert(self.messages_table, [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"], rows)
+        columns = [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"]
+        self._insert(self.messages_table, ("persistence_id", "partition_nr"), columns, rows)
 
     def both(self, records: Iterable[dict[str, Any]]) -> None:
         """Write these rows into the view and into messages, as a sound application does."""
@@ -149,16 +154,28 @@ class Journal:
         )
 
     def _insert(
-        self, table: str, names: list[str], records: Iterable[dict[str, Any]], written_at: int | None = None
+        self,
+        table: str,
+        partition: Sequence[str],
+        names: list[str],
+        records: Iterable[dict[str, Any]],
+        written_at: int | None = None,
     ) -> None:
+        def values(record: dict[str, Any]) -> list[Any]:
+            return [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
+
+        records = list(records)
+        if len(records) > MANY and written_at is None:
+            groups = groupby(records, key=itemgetter(*partition))
+            partitions = ([values(record) for record in rows] for _, rows in groups)
+            largest = max(len(record["event"] or b"") for record in records)
+            write_partitions(self.session, f"{self.keyspace}.{table}", names, partitions, largest)
+            return
         insert = self.session.prepare(
             f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES "
             f"({', '.join('?' for _ in names)})" + (f" USING TIMESTAMP {written_at}" if written_at else "")
         )
-        rows = (
-            [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
-            for record in records
-        )
+        rows = map(values, records)
         for done, error in execute_concurrent_with_args(self.session, insert, rows, results_generator=True):
             assert done, error
 
