@@ -32,7 +32,11 @@ class ErasureState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErasureRow:
-    """An erasure as the ledger has it. `counts` are by place; `plan_file` is None once it is ERASED."""
+    """An erasure as the ledger has it.
+
+    `counts` are by place. `plan_sha256` names its plan until it is ERASED. `plan_file` is set while that plan
+    is a file, as earlier versions wrote it, and not in the ledger.
+    """
 
     journal: str
     erasure: int
@@ -102,32 +106,55 @@ class Erasures:
 
     # -- one erasure
 
+    def next_number(self) -> int:
+        """Return the number that the next erasure has; raises FenceRaised while another is under way."""
+        newest = self.newest(1)
+        if newest and newest[0].state == ErasureState.ERASING:
+            raise FenceRaised(
+                f"erasure {newest[0].erasure} of journal {self.journal} was begun by somebody else "
+                "meanwhile. Nothing was erased"
+            )
+        return newest[0].erasure + 1 if newest else 1
+
     def begin(self, row: ErasureRow) -> None:
         """Write an erasure's row, which decides it; raises FenceRaised if another erasure has this number."""
-        fields = [name for name in ErasureRow.__dataclass_fields__ if name != "done_at"]
-        values = [getattr(row, name) for name in fields]
-        marks = ", ".join("?" for _ in fields)
-        begun = self.cassandra.transact(
-            f"INSERT INTO {self.table} ({', '.join(fields)}) VALUES ({marks}) IF NOT EXISTS",
-            *(
-                value.value
-                if isinstance(value, ErasureState)
-                else dict(value)
-                if isinstance(value, Mapping)
-                else value
-                for value in values
-            ),
-            landed=lambda: (found := self.unfinished()) is not None and found.plan_file == row.plan_file,
-        )
-        if not begun:
+        if not self._insert(row):
             raise FenceRaised(
                 f"erasure {row.erasure} of journal {self.journal} was begun by somebody else meanwhile. "
                 "Nothing was erased"
             )
 
+    def skip(self, erasure: int, owner: str) -> None:
+        """Take the number of an erasure that never began: record it as ERASED with no persistence ids.
+
+        An erasure that has the number is left as it is.
+        """
+        now = self.cassandra.now()
+        why = "it never began: its process ended first. Its plan was removed"
+        row = ErasureRow(
+            self.journal, erasure, ErasureState.ERASED, owner, "tagmill", why, 0, {}, None, None, now, now
+        )
+        self._insert(row)
+
+    def _insert(self, row: ErasureRow) -> bool:
+        """Write an erasure's row unless another erasure has its number; return whether it is in force."""
+        values = {name: getattr(row, name) for name in ErasureRow.__dataclass_fields__}
+        values |= {"state": row.state.value, "counts": dict(row.counts)}
+        # Columns without a value are not bound, so that they stay unset.
+        values = {name: value for name, value in values.items() if value is not None}
+        marks = ", ".join("?" for _ in values)
+        return self.cassandra.transact(
+            f"INSERT INTO {self.table} ({', '.join(values)}) VALUES ({marks}) IF NOT EXISTS",
+            *values.values(),
+            landed=lambda: (
+                (found := self.unfinished()) is not None
+                and (found.erasure, found.plan_sha256) == (row.erasure, row.plan_sha256)
+            ),
+        )
+
     def finish(self, row: ErasureRow, persistence_ids: Iterable[str]) -> None:
-        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the plan's
-        file from the record.
+        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the name
+        of the plan from the record.
         """
         salt = self._salt() or self._new_salt()
         self.cassandra.write_many(

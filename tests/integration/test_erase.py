@@ -3,8 +3,10 @@ continue.
 """
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tagmill.delivery.tag_views import steps
 from tagmill.domain.batches.states import BatchState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
+from tagmill.ledger.erasure_plans import ErasurePlans
 from tagmill.ledger.erasures import Erasures, ErasureState
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.journal import JournalOfIds
@@ -35,6 +38,7 @@ from tests.support.erasing import erased, left
 from tests.support.events import event, events, this_hour
 from tests.support.journal_cleaning import add_snapshots, cleaned, in_journal, snapshots
 from tests.support.rebucketing import switched
+from tests.support.topics import Crashed, crashing
 
 HOUR = timedelta(hours=1)
 BEGIN = this_hour() - timedelta(days=3)
@@ -317,6 +321,56 @@ def test_erase_refused_while_other_work_unfinished(applied):
         assert (
             code == 2 and "erasure 2 of journal" in wrong and "finish it: tagmill erase --pipeline" in wrong
         ), (command, wrong)
+
+
+def test_erase_killed_needs_no_plan_file(applied):
+    """Finish an erasure whose folder below the storage root is lost; also one of an earlier version, whose
+    plan is a file.
+    """
+    case = applied([*of(GONE, range(1, 4)), *of("earlier", range(1, 5)), *of("kept", range(1, 3))])
+    folder = Path(case.settings.storage.root, case.name, "erasures")
+    plans = f"tagmill_test.erasure_plans WHERE journal = '{case.journal.keyspace}'"
+    # A plan that was written and never recorded is removed, and its number is not used again.
+    for instant, numbers in (("erase.planned", {1}), ("erase.recorded", {2})):
+        with crashing(instant), pytest.raises(Crashed):
+            erased(case.settings, [GONE])
+        assert {row.erasure for row in case.session.execute(f"SELECT erasure FROM {plans}")} == numbers
+    dry = erased(case.settings, ["kept"], delete=False)
+    assert (dry["counts"]["events"], dry["warnings"][0].split(" of ")[0]) == (2, "erasure 2")
+    shutil.rmtree(folder, ignore_errors=True)
+    code, said, wrong = case.command("erase", "--yes", "--json")
+    assert (code, json.loads(said or "{}").get("erasures")) == (0, [2]), wrong
+    assert case.left(SECRET) == [] and case.left(GONE) == [] and not folder.exists()
+    assert not list(case.session.execute(f"SELECT * FROM {plans}"))
+    assert case.command("check")[0] == 0
+
+    with crashing("erase.recorded"), pytest.raises(Crashed):
+        erased(case.settings, ["earlier"])
+    file = folder / "00000003-0.json"
+    folder.mkdir()
+    with Ledger(case.settings.cassandra) as ledger:
+        erasures = Erasures(ledger.cassandra, "tagmill_test", case.journal.keyspace)
+        file.write_bytes(ErasurePlans(ledger.cassandra, "tagmill_test", erasures).read(erasures.newest(1)[0]))
+    case.session.execute(f"DELETE FROM {plans}")
+    case.session.execute(
+        "UPDATE tagmill_test.erasures SET plan_file = %s WHERE journal = %s AND erasure = 3",
+        (f"{case.name}/erasures/{file.name}", case.journal.keyspace),
+    )
+    kept = file.rename(folder.parent / "plan.json")
+    code, _, wrong = case.command("erase", "--yes")
+    assert code == 2 and file.name in wrong, wrong
+    folder.mkdir(exist_ok=True)
+    kept.rename(file)
+    code, _, wrong = case.command("erase", "--yes")
+    assert code == 0, wrong
+    assert case.left("earlier") == [] and not folder.exists()
+    assert [row.persistence_id for row in case.rows(but=None)] == ["kept"] * 2
+    with Ledger(case.settings.cassandra) as ledger:
+        newest = Erasures(ledger.cassandra, "tagmill_test", case.journal.keyspace).newest(9)
+    assert [(row.erasure, row.state, row.persistence_ids, row.plan_sha256) for row in newest] == [
+        (number, ErasureState.ERASED, ids, None) for number, ids in ((3, 1), (2, 1), (1, 0))
+    ]
+    assert case.command("check")[0] == 0
 
 
 def test_erase_unknown_id_refused_dry_run_harmless(applied):

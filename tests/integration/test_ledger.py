@@ -2,6 +2,7 @@
 run number.
 """
 
+import secrets
 import socket
 import subprocess
 import sys
@@ -33,8 +34,10 @@ from tagmill.config.settings import CassandraSettings
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
 from tagmill.domain.continuity.model import Hole, Progress
-from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken
+from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken, TerminalError
 from tagmill.ledger import schema
+from tagmill.ledger.erasure_plans import PART_BYTES, ErasurePlans
+from tagmill.ledger.erasures import ErasureRow, Erasures, ErasureState
 from tagmill.ledger.lease import Lease, is_dead, this_process
 from tagmill.ledger.progress import HoldRow, Watermark, read_intervals, shard, write_intervals
 from tagmill.ledger.runs import Ledger, RunRow
@@ -676,3 +679,57 @@ def test_ledger_random_steps_follow_allowed_moves(ledger: Ledger) -> None:
             max_examples=25, stateful_step_count=20, suppress_health_check=list(HealthCheck), print_blob=False
         ),
     )
+
+
+# -- plans of erasures
+
+
+def erasing(ledger: Ledger, journal: str, erasure: int, sha256: str) -> ErasureRow:
+    """Return the row of an erasure that begins."""
+    now = ledger.cassandra.now()
+    return ErasureRow(
+        journal, erasure, ErasureState.ERASING, "a", "w", "y", 1, {"events": 1}, None, sha256, now, None
+    )
+
+
+def test_erasure_plan_is_whole_or_refused(ledger: Ledger, pipeline: str) -> None:
+    """Read a plan of several parts while its erasure is under way; refuse it when a part is lost."""
+    erasures = Erasures(ledger.cassandra, KEYSPACE, pipeline)
+    plans = ErasurePlans(ledger.cassandra, KEYSPACE, erasures)
+    content = secrets.token_bytes(2 * PART_BYTES + 1)
+    row = erasing(ledger, pipeline, 1, plans.write(1, content))
+    erasures.begin(row)
+    erasures.begin(row)  # as after a lost answer
+    other = plans.write(1, b"of a process that was too late")
+    plans.remove("b")
+    assert plans.read(row) == content
+    with pytest.raises(FenceRaised, match="begun by somebody else"):
+        erasures.begin(replace(row, plan_sha256=other))
+    with pytest.raises(FenceRaised, match="begun by somebody else"):
+        erasures.next_number()
+    part = f"journal = '{pipeline}' AND erasure = 1 AND plan_sha256 = '{row.plan_sha256}' AND part = "
+    for lost in (2, 0, 1):
+        ledger.cassandra.execute(f"DELETE FROM {KEYSPACE}.erasure_plans WHERE {part}{lost}")
+        with pytest.raises(TerminalError, match="plan of erasure 1.*is not the one.*Nothing more was erased"):
+            plans.read(row)
+    erasures.finish(row, ["p"])
+    plans.remove("a")
+    left = ledger.cassandra.execute(f"SELECT * FROM {KEYSPACE}.erasure_plans WHERE journal = ?", pipeline)
+    assert left == [] and erasures.next_number() == 2
+
+
+def test_removed_erasure_plan_never_begins(ledger: Ledger, pipeline: str) -> None:
+    """Refuse the record of a process that slept after writing its plan, once another has removed the plan."""
+    erasures = Erasures(ledger.cassandra, KEYSPACE, pipeline)
+    plans = ErasurePlans(ledger.cassandra, KEYSPACE, erasures)
+    slept = erasing(ledger, pipeline, erasures.next_number(), plans.write(1, b"plan"))
+    plans.remove("b")
+    with pytest.raises(FenceRaised, match="Nothing was erased"):
+        erasures.begin(slept)
+    with pytest.raises(TerminalError):
+        plans.read(slept)
+    (row,) = erasures.newest(9)
+    assert (row.state, row.persistence_ids, row.counts) == (ErasureState.ERASED, 0, {})
+    assert erasures.next_number() == 2
+    plans.remove("b")
+    assert len(erasures.newest(9)) == 1

@@ -3,8 +3,8 @@ place.
 
 Sources are erased before copies: the journal, the views, the sealed files, ClickHouse, the ledger. If the
 process is killed after the record was written, the next call does all steps again: each erases what is left,
-and the plan has all figures. Until the erasure is done, every other work on the journal's pipelines is
-refused (stores.erasures).
+and the plan in the ledger has all figures. Until the erasure is done, every other work on the journal's
+pipelines is refused (ledger.erasures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
-from uuid import uuid4
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -22,6 +21,7 @@ from tagmill.domain.batches.states import RunState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
 from tagmill.ledger.checks import Checks
 from tagmill.ledger.cleanups import CleanupLog
+from tagmill.ledger.erasure_plans import ErasurePlans
 from tagmill.ledger.erasures import ErasedRows, ErasureRow, Erasures, ErasureState
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger
@@ -37,7 +37,7 @@ from tagmill.maintenance.erasure.report import Total, differs, nobody, result
 from tagmill.maintenance.erasure.survey import ErasureSurvey, Found, of_ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
-from tagmill.runs.sealed_files import read_document, write_document
+from tagmill.runs.sealed_files import read_document
 from tagmill.runs.storage import RunFiles
 
 KIND = "erase"
@@ -115,7 +115,9 @@ class _Erasing:
         self.ledger, self.clickhouse, self.owner, self.tell = ledger, clickhouse, owner, tell
         self.journal = settings.pipeline(pipeline).keyspace
         self.files = RunFiles(settings.storage.root)
-        self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.journal)
+        keyspace = settings.cassandra.ledger_keyspace
+        self.erasures = Erasures(ledger.cassandra, keyspace, self.journal)
+        self.plans = ErasurePlans(ledger.cassandra, keyspace, self.erasures)
         self.of_ids = JournalOfIds(settings, ledger, pipeline)
 
     def left(self, total: Total, *, delete: bool) -> None:
@@ -126,7 +128,7 @@ class _Erasing:
         row = self.erasures.unfinished()
         if row is None:
             if delete:
-                self._forget_plans()
+                self._remove_plans()
             return
         if not delete:
             total.warnings.append(
@@ -145,6 +147,7 @@ class _Erasing:
             self._must_be_cleaned()
         # The numbers are read before anything is counted: if a process that slept claims one meanwhile,
         # nothing is erased.
+        number = self.erasures.next_number() if delete else 0
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
         found = ErasureSurvey(self.settings, self.ledger, self.clickhouse, self.names).found(
@@ -159,7 +162,7 @@ class _Erasing:
         if not delete:
             total.add(found.counts)
             return
-        self._finish(self._begin(chosen, found, who, why), total)
+        self._finish(self._begin(number, chosen, found, who, why), total)
 
     # -- unfinished work
 
@@ -210,7 +213,9 @@ class _Erasing:
 
     # -- the record
 
-    def _begin(self, persistence_ids: list[str], survey: Found, who: str, why: str) -> ErasureRow:
+    def _begin(
+        self, number: int, persistence_ids: list[str], survey: Found, who: str, why: str
+    ) -> ErasureRow:
         """Write the plan and the record of an erasure, which has to be finished from here on.
 
         Each pipeline gives the erasure a number among its runs, so that a process which planned a run before
@@ -226,8 +231,6 @@ class _Erasing:
                 owner=self.owner,
                 reason=f"{who}: {why}",
             )
-        newest = self.erasures.newest(1)
-        number = newest[0].erasure + 1 if newest else 1
         plan = ErasurePlan(
             journal=self.journal,
             erasure=number,
@@ -235,8 +238,8 @@ class _Erasing:
             pipelines=survey.pipelines,
             counts=survey.counts,
         )
-        file = f"{_plans(self.name)}/{number:08d}-{uuid4().hex[:12]}.json"
-        sha256 = write_document(self.files, file, plan)
+        sha256 = self.plans.write(number, plan.model_dump_json().encode())
+        checkpoints.reached("erase.planned")
         row = ErasureRow(
             self.journal,
             number,
@@ -246,7 +249,7 @@ class _Erasing:
             why,
             len(persistence_ids),
             survey.counts,
-            file,
+            None,
             sha256,
             self.ledger.cassandra.now(),
             None,
@@ -255,16 +258,26 @@ class _Erasing:
         checkpoints.reached("erase.recorded")
         return row
 
-    def _forget_plans(self) -> None:
-        """Remove all plans of erasures, also one that was never recorded: they name persistence ids."""
+    def _plan(self, row: ErasureRow) -> ErasurePlan:
+        """Return the plan of an erasure from the ledger, or from the file that an earlier version wrote."""
+        if row.plan_file:
+            of = f"erasure {row.erasure}, journal {row.journal}"
+            return read_document(self.files, ErasurePlan, row.plan_file, row.plan_sha256, of=of)
+        return ErasurePlan.model_validate_json(self.plans.read(row))
+
+    def _remove_plans(self) -> None:
+        """Remove all plans of erasures, also one that was never recorded: they name persistence ids.
+
+        Earlier versions wrote them as files.
+        """
+        self.plans.remove(self.owner)
         for name in self.names:
-            self.files.remove_folder(_plans(name))
+            self.files.remove_folder(f"{name}/erasures")
 
     # -- place by place
 
     def _finish(self, row: ErasureRow, total: Total) -> None:
-        of = f"erasure {row.erasure}, journal {row.journal}"
-        plan = read_document(self.files, ErasurePlan, str(row.plan_file), row.plan_sha256, of=of)
+        plan = self._plan(row)
         ids = plan.persistence_ids
         self.tell(f"erasure {row.erasure}: the journal")
         self.of_ids.erase_events(ids)
@@ -283,7 +296,7 @@ class _Erasing:
                 )
         checkpoints.reached("erase.before_end")
         self.erasures.finish(row, ids)
-        self._forget_plans()
+        self._remove_plans()
         total.erasures.append(row.erasure)
         total.differing += differing
         total.add(plan.counts)
@@ -361,8 +374,3 @@ def _at_work(
             views.check(name, settings.pipeline(name).view)
         with held(settings, ledger.cassandra, pipeline, owner, leases if delete else ()):
             yield ledger
-
-
-def _plans(pipeline: str) -> str:
-    """Return the folder with the plans of a pipeline's erasures."""
-    return f"{pipeline}/erasures"

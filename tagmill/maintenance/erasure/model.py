@@ -1,5 +1,6 @@
-"""The plan of an erasure, a document like the plans of runs: what is erased, and figures that can't be
-counted later.
+"""The plan of an erasure: what is erased, and figures that can't be counted later.
+
+The ledger keeps it while the erasure is under way (docs/decisions/0083).
 """
 
 from tagmill.domain.documents import Document
