@@ -14,8 +14,9 @@ from tagmill.config.settings import Settings
 from tagmill.domain import clock, identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.domain.verdict import Failure, OpenRun, Proof, moment
+from tagmill.domain.verdict import Failure, OpenRun, Proof, Unended, moment
 from tagmill.errors import TagmillError
+from tagmill.ledger.attempts import of_builds, unended
 from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.checks import CheckRow, Checks
 from tagmill.ledger.failures import Failures
@@ -41,6 +42,8 @@ class PipelineFacts:
     pushed: Mapping[str, int]
     sealed: Mapping[str, int]
     failure: Failure | None
+    build_failure: Failure | None
+    unended: tuple[Unended, ...]
     checks: Mapping[str, CheckRow]
     contents: Contents
     audit: AuditRow | None
@@ -79,6 +82,8 @@ class PipelineFacts:
         return {
             "open_run": self.open_run,
             "failure": self.failure,
+            "build_failure": self.build_failure,
+            "unended": self.unended,
             "pushed": 0 if counted else self.pushed.get(tag, 0),
             "sealed": 0 if counted else self.sealed.get(tag, 0),
             "verified": verified,
@@ -103,12 +108,16 @@ def collect(
         Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
     )
     found, audited_run = _found(settings, pipeline, audit) if audit else ({}, 0)
+    names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
+    failures = [Failures(ledger.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
         closed=next((row for row in rows if not row.state.is_open), None),
         open_run=OpenRun(open_run.run, open_run.state.value, open_run.fence) if open_run else None,
         pushed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE),
         sealed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.NEW),
-        failure=Failures(ledger.cassandra, keyspace, pipeline).current(),
+        failure=failures[0],
+        build_failure=failures[1] if len(failures) > 1 else None,
+        unended=tuple(each for name in names for each in unended(ledger.cassandra, keyspace, name)),
         checks=checks,
         contents=contents(clickhouse, table) if checks else UNTOLD,
         audit=audit,

@@ -14,7 +14,7 @@ EXACTLY_ONCE = "exactly once"
 COUNTS_AGREE = "counts agree"
 # attempts that may fail in passing before a failure counts as wrong
 PASSING_FAILURES = 1
-# takeovers of an unfinished run after which it counts as wrong
+# takeovers of an unfinished run, or earlier attempts that never ended, after which it counts as wrong
 MOST_TAKEOVERS = 3
 
 
@@ -83,6 +83,22 @@ class OpenRun:
     taken: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unended:
+    """Attempts that began and did not end since the last success; the newest one may still be at work."""
+
+    step: str
+    begun: int
+    since: datetime
+
+    def __str__(self) -> str:
+        """Say how often it began since when, and why none ended."""
+        return (
+            f"{self.step} was begun {self.begun} times since {moment(self.since)} and has not ended: "
+            "earlier processes were killed, or lost Cassandra"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that is known of a tag, a topic or a replication.
@@ -102,6 +118,8 @@ class Facts:
         left_out: Ids that a person set apart.
         differences: What differs now, in words.
         obstacles: What stops the next run, in words.
+        build_failure: Builds of the view that failed since the last one that succeeded.
+        unended: Attempts to plan, replicate or build that did not end.
         verified: Every stored row was compared just now.
         settled: The word for a state in which counts are all that is known.
         settled_level: How much that proves.
@@ -123,6 +141,8 @@ class Facts:
     obstacles: tuple[str, ...] = ()
     open_run: OpenRun | None = None
     failure: Failure | None = None
+    build_failure: Failure | None = None
+    unended: tuple[Unended, ...] = ()
     verified: datetime | None = None
     checked: Proof | None = None
     audited: Proof | None = None
@@ -195,14 +215,22 @@ def _surplus(facts: Facts) -> int:
 
 def _unfinished(facts: Facts) -> Iterator[Reason]:
     failure, run = facts.failure, facts.open_run
-    passing = failure is None or (failure.passing and failure.times <= PASSING_FAILURES)
-    if failure:
-        yield Reason(Level.WAITING if passing else Level.WRONG, str(failure))
+    for each in filter(None, (failure, facts.build_failure)):
+        yield Reason(Level.WAITING if _passing(each) else Level.WRONG, str(each))
+    passing = failure is None or _passing(failure)
     # a process that is killed notes no failure: each takeover does
     if run and (failure is None or (passing and run.taken > MOST_TAKEOVERS)):
         level = Level.WRONG if run.taken > MOST_TAKEOVERS else Level.WAITING
         times = f", begun {run.taken} times" if run.taken > 1 else ""
         yield Reason(level, f"run {run.run} is not closed ({run.state}{times})")
+    for attempts in facts.unended:
+        # a single attempt may still be at work
+        if attempts.begun > 1:
+            yield Reason(Level.WRONG if attempts.begun > MOST_TAKEOVERS else Level.WAITING, str(attempts))
+
+
+def _passing(failure: Failure) -> bool:
+    return failure.passing and failure.times <= PASSING_FAILURES
 
 
 def _left(facts: Facts) -> Iterator[Reason]:

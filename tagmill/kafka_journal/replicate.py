@@ -26,6 +26,7 @@ from tagmill.kafka.set_apart import Apart, within
 from tagmill.kafka_journal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables, Pointer
 from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
+from tagmill.ledger.attempts import counted
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.failures import forget_failures, noted
 from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
@@ -89,6 +90,8 @@ def replicate(
         with (
             held(settings, cassandra, pipeline, owner, [pipeline]),
             noted(settings, cassandra, pipeline, "replicate"),
+            counted(settings, cassandra, pipeline, "replicate"),
+            explained(cassandra.where, sealed_stays),  # before it is noted
         ):
             done = attempt.run(owner, accept_lost)
             forget_failures(settings, cassandra, pipeline)

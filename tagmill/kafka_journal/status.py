@@ -10,6 +10,7 @@ from tagmill.domain import clock
 from tagmill.domain.verdict import Facts, Level, OpenRun, judged, moment
 from tagmill.kafka_journal.model import PartitionStatus
 from tagmill.kafka_journal.replicate import status
+from tagmill.ledger.attempts import unended
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.replications import SEALED, Replications
@@ -38,6 +39,7 @@ def replication_line(
             if newest and newest.state == SEALED
             else None,
             failure=Failures(cassandra, keyspace, pipeline).current(),
+            unended=unended(cassandra, keyspace, pipeline),
             waiting=line["waiting"],
             unreadable=sum(partition.not_readable for partition in partitions),
             dead_letters=line["dead_letters"],

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.errors import about
+from tagmill.ledger.attempts import counted
 from tagmill.ledger.failures import noted
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
@@ -21,6 +22,8 @@ def leased(
     """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's
     `step`.
 
+    A plan is counted as an attempt, too. Later steps are not: the fence of their run counts takeovers.
+
     Raises LeaseTaken, and of a pipeline of kind tag_views what check_journal raises.
     """
     chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
@@ -32,6 +35,7 @@ def leased(
             about(pipeline=pipeline, run=run),
             lease.for_a_step(wait),
             noted(settings, ledger.cassandra, pipeline, step, run),
+            counted(settings, ledger.cassandra, pipeline, step if step == "plan" else ""),
         ):
             if pipeline in settings.pipelines:
                 check_journal(ledger.cassandra, settings, pipeline)

@@ -17,7 +17,7 @@ from tagmill.errors import GuardRefused
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
-from tagmill.views.sealed_build import Attempt, numbering_session
+from tagmill.views.sealed_build import BUILD, Attempt, numbering_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,11 @@ def build(
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
-    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=BUILD) as (
+        builds,
+        journal,
+        row,
+    ):
         checkpoints.reached("build.begun")
         return _Builder(settings, pipeline, builds, journal, spark, tell or (lambda _: None)).run(row, adopt)
 

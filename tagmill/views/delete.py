@@ -45,7 +45,8 @@ def delete(
             took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
-    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    step = "" if dry_run else "views delete"
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
         deleter = _Deleter(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
@@ -69,7 +70,8 @@ def truncate(
             nothing was deleted.
         FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
-    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    step = "" if dry_run else "views truncate"
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
         truncater = _Truncater(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=Selection()
         )

@@ -45,7 +45,8 @@ def rebuild(
             took over.
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
-    with numbering_session(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+    step = "" if dry_run else "views rebuild"
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
         rebuilder = _Rebuilder(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )

@@ -16,6 +16,8 @@ from uuid import uuid4
 from tagmill.cassandra.write_limits import BESIDE_VIEW_ROW
 from tagmill.config.settings import Settings
 from tagmill.errors import TagmillError
+from tagmill.ledger.attempts import counted, of_builds
+from tagmill.ledger.failures import forget_failures, noted
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import read_document, way_out, write_document
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from tagmill.views.event_reader import Reader
     from tagmill.views.model import Manifest
     from tagmill.views.run_numbering import Sums
+
+
+# The step of a build: its failures are noted. What a person starts is reported to that person.
+BUILD = "views build"
 
 
 class Attempt:
@@ -170,10 +176,12 @@ class Attempt:
 
 @contextmanager
 def numbering_session(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, step: str
 ) -> Iterator[tuple[Builds, Journal, BuildRow]]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
+
+    `step` is counted as an attempt (empty: a dry run, which is not). Failures are noted of a BUILD only.
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a
     table is missing.
@@ -182,13 +190,20 @@ def numbering_session(
     from tagmill.runs.leased import leased
     from tagmill.spark.errors import explained
 
-    chosen = settings.pipeline(pipeline)
+    chosen, name = settings.pipeline(pipeline), of_builds(pipeline)
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
-        builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-        journal = Journal.look(ledger.cassandra, chosen.journal)
-        row = builds.take_over(owner, chosen.bucket_size.value)
-        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where, builds.untouched):
-            yield builds, journal, row
+        with (
+            noted(settings, ledger.cassandra, name, step if step == BUILD else ""),
+            counted(settings, ledger.cassandra, name, step),
+        ):
+            builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+            journal = Journal.look(ledger.cassandra, chosen.journal)
+            row = builds.take_over(owner, chosen.bucket_size.value)
+            where = ledger.cassandra.where
+            with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):
+                yield builds, journal, row
+        if step == BUILD:
+            forget_failures(settings, ledger.cassandra, name)
         lease.give_back()
 
 

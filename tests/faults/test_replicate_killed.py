@@ -11,6 +11,7 @@ from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
+from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic
 
 # tests/integration/test_kafka_journal_random.py covers the instants between these by raising instead of
@@ -94,17 +95,19 @@ def expect_all(journal: KafkaJournal) -> None:
 
 @pytest.mark.timeout(900)
 def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
-    """Kill a replication before and in its writes; the next one finishes it and moves the pointer once."""
+    """Kill a replication before and in its writes: `status` says so until the next one has finished it."""
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     replicated.here()
     second_poll(topic)
     for instant in INSTANTS:
         replicated(at=instant).kill()
+    assert "replicate was begun 2 times since 20" in tagmill(journal.file, "status", "--json")[1]
     ended = replicated("--json").end()
     assert ended.code == 0, ended
     expect_all(journal)
     assert journal.pointers() == {(topic.name, 0): 9}
+    assert "begun" not in tagmill(journal.file, "status", "--json")[1]
 
 
 @pytest.mark.long

@@ -43,7 +43,10 @@ def is_built(disturbed: Delivery) -> None:
 def test_build_killed_while_journal_grows_is_whole(
     instants: list[str], delivery: Callable[..., Delivery]
 ) -> None:
-    """Kill or crash each build one instant later than the one before, with new events every time."""
+    """Kill or crash each build one instant later than the one before, with new events every time.
+
+    `status` says so until one has succeeded.
+    """
     disturbed = without_views(delivery)
     for step, instant in enumerate(instants):
         load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * step, 13 * step + 13)
@@ -51,9 +54,13 @@ def test_build_killed_while_journal_grows_is_whole(
             disturbed.start("views", "build", at=instant).kill()
         else:
             disturbed.crash("views", "build", at=instant)
+    told = disturbed.said("status", "--json")
+    assert told.code == 3 and "views build was begun 4 times since 20" in told.out, told
     load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * len(instants), 60)
     ended = disturbed.here("views", "build")
     assert ended.code == 0, ended
+    told = disturbed.said("status", "--json")
+    assert told.code == 0 and "views build" not in told.out, told
     is_built(disturbed)
 
 

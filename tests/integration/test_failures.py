@@ -189,6 +189,8 @@ def test_replication_spark_fails_one_line(kafka_journal, monkeypatch, tmp_path) 
     for case in FEW:
         words = broken(monkeypatch, case)
         by_command(settings, journal.file, "kafka-journal replicate", (), case, words)
+        code, out, _ = tagmill(journal.file, "status", "--json")
+        assert code == 3 and ": replicate: " in out and (case == "defect" or words in out), out
         by_command(settings, journal.file, "kafka-journal purge-expired", ("--yes",), case, words)
         by_script(settings, journal.file, "replicate", ("--operation", "replicate"), case, words, tmp_path)
         by_script(

@@ -2,15 +2,20 @@
 
 import json
 import sys
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
 from tagmill.cli import shared
+from tagmill.config.settings import Settings
+from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
+from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
-from tests.support.delivery import tagmill
+from tests.support.delivery import OWNER, tagmill
 from tests.support.kafka import append_header
+from tests.support.topics import Crashed, crashing
 
 
 class AtTerminal:
@@ -99,6 +104,45 @@ def test_cli_replicate_status_head_deadletters_agree(said, monkeypatch):
     looked, _, done = shown.partition("Purge all ids of")
     assert code == 0 and "0 Purge actions would be published" in looked and "0 Purge actions" in done, shown
     assert "would" not in done
+
+
+def test_replication_killed_each_time_is_wrong(said, spark, monkeypatch):
+    """Crash a replication before it seals until `status` ends with 3; Ctrl-C is no crash, success clears
+    it.
+    """
+    topic, settings = said.journal.topic(), Settings.load(said.journal.file)
+    topic.append("cart", [(1, {"a": 1})])
+    topic.flush()
+
+    def verdict():
+        code, shown, _ = said("status", "--json")
+        return code, json.loads(shown)[0]["verdict"]
+
+    def stop(name):
+        if name == "replicate.planned":
+            raise KeyboardInterrupt
+
+    today, told = f"{datetime.now(UTC):%Y-}", []
+    for _ in range(3):
+        with crashing("replicate.planned"), pytest.raises(Crashed):
+            said("kafka-journal", "replicate")
+        told.append(verdict())
+    assert told[0] == (0, "waiting 1")
+    for begun, (code, word) in enumerate(told[1:], start=2):
+        assert code == 0 and word.startswith(f"replicate was begun {begun} times since {today}"), word
+        assert word.endswith("; waiting 1")
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "reached", stop)
+        # by the library: a command would end the JVM that all tests share
+        with pytest.raises(KeyboardInterrupt):
+            replicate(settings, said.journal.name, owner=OWNER, spark=lambda: spark)
+    assert verdict() == told[-1]
+    with crashing("replicate.planned"), pytest.raises(Crashed):
+        said("kafka-journal", "replicate")
+    code, word = verdict()
+    assert code == 3 and word.startswith("replicate was begun 4 times since "), word
+    assert said("kafka-journal", "replicate")[0] == 0
+    assert verdict() == (0, "all that is in Kafka is replicated")
 
 
 def test_cli_mistake_is_one_line(said, monkeypatch):

@@ -136,7 +136,7 @@ def test_build_odd_timestamp_waits_and_young_is_omitted(stack, journal, settings
 
 def test_build_ids_numbered_by_application_are_refused(stack, journal, settings, spark):
     """Refuse persistence ids that the application has numbered, and build the rest; --adopt takes its
-    numbers.
+    numbers. `status` names the failed build until then.
     """
     written = journal()
     written.messages(
@@ -161,8 +161,11 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
         r"persistence ids.*--adopt",
     ):
         built(configured, spark)
+    code, told, _ = tagmill(settings.file(only(configured)), "status", "--json")
+    assert code == 3 and ": views build: journal " in told and "numbered by somebody else" in told
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
     result = built(configured, spark, adopt=True)
+    assert "failed" not in tagmill(settings.file(only(configured)), "status", "--json")[1]
     assert result["rows"] == 1  # the application says that theirs is numbered up to 3
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned"), *three("theirs")[:2]]
     assert built(configured, spark)["moved"] == 0

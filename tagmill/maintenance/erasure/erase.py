@@ -19,6 +19,7 @@ from tagmill.delivery.dependent_views import require_no_views
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
+from tagmill.ledger.attempts import of_builds
 from tagmill.ledger.checks import Checks
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasure_plans import ErasurePlans
@@ -351,7 +352,8 @@ class _Erasing:
         masked, keyspace = ErasedNames(ids).masked, self.settings.cassandra.ledger_keyspace
         self.ledger.amend_interventions(name, masked)
         Checks(self.ledger.cassandra, keyspace, name).amend(masked)
-        Failures(self.ledger.cassandra, keyspace, name).amend(masked)
+        for recorded in (name, of_builds(name)):
+            Failures(self.ledger.cassandra, keyspace, recorded).amend(masked)
         what = "; ".join(
             [f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()]
         )

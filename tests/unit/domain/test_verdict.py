@@ -4,11 +4,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tagmill.domain.verdict import Facts, Failure, Level, OpenRun, Proof, judge, unknown
+from tagmill.domain.verdict import Facts, Failure, Level, OpenRun, Proof, Unended, judge, unknown
 
 AT = datetime(2026, 11, 25, 14, 2, 11, tzinfo=UTC)
 EARLIER = datetime(2026, 11, 25, 12, 0, 0, tzinfo=UTC)
 LOST = "audit 3 found 1 missing_in_clickhouse"
+
+
+UNENDED = "replicate was begun {} times since 2026-11-25 12:00:00 and has not ended: earlier processes were killed, or lost Cassandra"
+
+
+def unended(begun, **more):
+    return Facts(stored=0, waiting=6, unended=(Unended("replicate", begun, EARLIER),), **more)
 
 
 def proof(how="checked", at=AT, agrees=True, **more):
@@ -109,6 +116,28 @@ CASES = {
         Facts(stored=0, failure=Failure(2, EARLIER, "plan", None, "no answer", passing=True)),
         Level.WRONG,
         "failed 2 times since 2026-11-25 12:00:00: plan: no answer",
+    ),
+    "at work for the first time": (unended(1), Level.WAITING, "waiting 6"),
+    "killed once": (unended(2), Level.WAITING, f"{UNENDED.format(2)}; waiting 6"),
+    "killed each time, begun as often as tolerated": (
+        unended(3),
+        Level.WAITING,
+        f"{UNENDED.format(3)}; waiting 6",
+    ),
+    "killed each time": (unended(4), Level.WRONG, f"{UNENDED.format(4)}; waiting 6"),
+    "a build failed, and was killed": (
+        unended(2, build_failure=Failure(1, EARLIER, "views build", None, "no")),
+        Level.WRONG,
+        f"failed at 2026-11-25 12:00:00: views build: no; {UNENDED.format(2)}; waiting 6",
+    ),
+    "a build failed once in passing, the delivery for good": (
+        Facts(
+            failure=Failure(1, AT, "seal", 2, "bad"),
+            build_failure=Failure(1, EARLIER, "views build", None, "no answer", passing=True),
+        ),
+        Level.WRONG,
+        "failed at 2026-11-25 14:02:11: seal of run 2: bad; "
+        "failed at 2026-11-25 12:00:00: views build: no answer",
     ),
     "topic waits": (Facts(stored=0, waiting=6304), Level.WAITING, "waiting 6,304"),
     "view waits": (
