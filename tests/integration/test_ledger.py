@@ -30,12 +30,13 @@ from hypothesis.stateful import (
 )
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.config.settings import CassandraSettings
+from tagmill.config.settings import CassandraSettings, Settings
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
 from tagmill.domain.continuity.model import Hole, Progress
 from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken, TerminalError
 from tagmill.ledger import schema
+from tagmill.ledger.attempts import Attempts, counted, unended
 from tagmill.ledger.erasure_plans import PART_BYTES, ErasurePlans
 from tagmill.ledger.erasures import ErasureRow, Erasures, ErasureState
 from tagmill.ledger.lease import Lease, is_dead, this_process
@@ -733,3 +734,38 @@ def test_removed_erasure_plan_never_begins(ledger: Ledger, pipeline: str) -> Non
     assert erasures.next_number() == 2
     plans.remove("b")
     assert len(erasures.newest(9)) == 1
+
+
+def test_attempts_only_killed_ones_stay_counted(configured: CassandraSettings, ledger: Ledger) -> None:
+    """End attempts in every way: those that end in order are taken back, and none takes back another's."""
+    settings, name = Settings.model_validate({"cassandra": configured.model_dump()}), "counted"
+    attempts = Attempts(ledger.cassandra, KEYSPACE, name)
+
+    def end(by: BaseException) -> None:
+        with pytest.raises(type(by)), counted(settings, ledger.cassandra, name, "plan"):
+            raise by
+
+    def begun() -> int:
+        return sum(one.begun for one in unended(ledger.cassandra, KEYSPACE, name))
+
+    for orderly in (ValueError(), FenceRaised("x"), KeyboardInterrupt()):
+        end(orderly)
+    assert begun() == 0
+    end(SystemExit())
+    asleep = attempts.begin("plan")
+    end(ValueError())
+    assert begun() == 2
+    at_work = attempts.begin("plan")
+    for succeeded in (True, False):  # a process that wakes up late
+        attempts.end(asleep, succeeded=succeeded)
+    assert begun() == 3
+    attempts.end(at_work, succeeded=True)
+    assert begun() == 0
+    with counted(settings, ledger.cassandra, name, ""):
+        assert begun() == 0
+    # A ledger of an earlier release has no such table.
+    earlier = settings.model_copy(
+        update={"cassandra": configured.model_copy(update={"ledger_keyspace": "system"})}
+    )
+    with counted(earlier, ledger.cassandra, name, "plan"):
+        assert unended(ledger.cassandra, "system", name) == ()
