@@ -70,6 +70,8 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.files.maxPartitionBytes": "512m",
+        "spark.sql.broadcastTimeout": "3600",  # seconds; what is joined may take long to read on a busy cluster
+        "spark.sql.limit.initialNumPartitions": "16",  # instead of 1, then 4, then 16: each is a job
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.hadoop.parquet.compression.codec.zstd.level": "1",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",

@@ -15,6 +15,7 @@ from tagmill.delivery.tag_views.judge import FROM_JOURNAL
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.scan import as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.suspects import KEY
+from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.batches.layout import NAMES
 from tagmill.domain.time_buckets import month
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
@@ -50,7 +51,7 @@ class Contents:
     totals: list[FileTotal]
     as_they_are: list[FileTotal]
     cuts: list[CutTotal]
-    places: DataFrame | None
+    places: WorkingRows | None
     staged_folder: str
 
 
@@ -131,11 +132,20 @@ def rows_to_recut(
     return rows
 
 
-def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: list[Healed]) -> DataFrame:
+def distinct(rows: WorkingRows, *columns: str) -> set[tuple[Any, ...]]:
+    """Return the different values of these columns, which must be few."""
+    return {
+        tuple(row.values())
+        for table in rows.tables(columns)
+        for row in table.group_by(list(columns)).aggregate([]).to_pylist()
+    }
+
+
+def payload(spark: SparkSession, staged: DataFrame, places: WorkingRows, healed: list[Healed]) -> DataFrame:
     """Return all columns of the rows in `places`: rows of staged files, and events that come from the
     journal.
     """
-    files = [row.file for row in places.select("file").distinct().collect()]
+    files = [file for (file,) in distinct(places, "file")]
     rows = staged.select(
         F.col("_metadata.file_name").alias("file"),
         F.col("_metadata.row_index").alias("row_index"),
@@ -143,8 +153,8 @@ def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: l
     )
     rows = rows.where(F.col("file").isin(files))
     if not healed:
-        return _relabelled(rows, places)
-    return _relabelled(rows.unionByName(_healed_rows(spark, healed)), places)
+        return _relabelled(rows, places.frame)
+    return _relabelled(rows.unionByName(_healed_rows(spark, healed)), places.frame)
 
 
 def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
@@ -194,7 +204,8 @@ def recut_totals(
     name = F.concat_ws(
         "/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name")
     )
-    rows = spark.read.parquet(files.url(folder)).select(
+    written = spark.read.schema("stream int, cut int, tag string, row_checksum bigint")
+    rows = written.parquet(files.url(folder)).select(
         "stream", "cut", "tag", name.alias("file"), "row_checksum"
     )
     found = rows.groupBy("stream", "cut", "tag", "file").agg(

@@ -17,6 +17,7 @@ from tagmill.delivery.tag_views.holds import gap_buckets
 from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import Plan
+from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.ledger.progress import HoldRow, Watermark
 from tagmill.ledger.runs import Ledger
@@ -41,16 +42,18 @@ class Recount:
         self.spark, self.ledger, self.pipeline, self.plan, self.frozen = spark, ledger, pipeline, plan, frozen
         self.marks = ledger.delivered.watermarks(plan.pipeline)
 
-    def rows(self, keys: DataFrame, held: DataFrame) -> dict[Key, int]:
+    def rows(self, keys: DataFrame, held: WorkingRows | None) -> dict[Key, int]:
         """Return the number of held rows of each hold to which rows may have come late.
 
         In: the key rows of the run; `held` are those of them that belong to `frozen`.
         """
+        if held is None or self.plan.first:
+            return {}
         late = self._may_be_late(keys)
-        if not self.frozen or self.plan.first or late is None:
+        if late is None:
             return {}
         doubtful = {
-            (row.tag, row.persistence_id) for row in held.where(late).select(*KEY).distinct().collect()
+            (row.tag, row.persistence_id) for row in held.frame.where(late).select(*KEY).distinct().collect()
         }
         return self._counted([hold for hold in self.frozen if (hold.tag, hold.persistence_id) in doubtful])
 

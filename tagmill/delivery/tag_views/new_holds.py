@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.delivery.tag_views import holds
+from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.seal_outputs import HOLD_SCHEMA, hold_record
 from tagmill.delivery.tag_views.suspects import KEY
@@ -31,21 +32,19 @@ ABOUT_IDS = {"held_share", "keys"}
 class Judged:
     """The frames that the judgement and the gate used, and the files of new rows.
 
-    `decisions` is JUDGED_SCHEMA, `rows` are the gate's rows, `waiting` the open holds.
+    `decisions` is JUDGED_SCHEMA (None: nothing was in doubt), `rows` are the gate's rows, `waiting` the open holds.
     """
 
-    decisions: DataFrame
+    decisions: DataFrame | None
     rows: DataFrame
     waiting: DataFrame | None
     files: list[str]
 
 
-def open_holds(spark: SparkSession, plan: Plan, frozen: list[HoldRow]) -> DataFrame | None:
-    """Return (tag, persistence_id) of all holds that were open before the run, or None if there are none."""
-    keys = [(look.tag, look.persistence_id) for look in plan.holds] + [
-        (hold.tag, hold.persistence_id) for hold in frozen
-    ]
-    return spark.createDataFrame(keys, "tag string, persistence_id string") if keys else None
+def open_holds(plan: Plan, frozen: list[HoldRow]) -> list[Key]:
+    """Return the keys of all holds that were open before the run."""
+    looked = [(look.tag, look.persistence_id) for look in plan.holds]
+    return looked + [(hold.tag, hold.persistence_id) for hold in frozen]
 
 
 def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
@@ -60,28 +59,30 @@ def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
 
 
 def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
-    """Yield a record of HOLD_SCHEMA for each new hold.
+    """Yield a record of HOLD_SCHEMA for each new hold."""
+    broken = judged.rows.where("bad_key").groupBy(*KEY).agg(F.min("ticks").alias("ticks"))
+    if judged.decisions is not None:
+        yield from _held(plan, judged, judged.decisions)
+        held = judged.decisions.where("kind = 'held'").select(*KEY)
+        broken = broken.join(held, list(KEY), "left_anti")
+    for row in broken.toLocalIterator():
+        from_ticks = plan.tags[row.tag].after + 1 if row.ticks is None else row.ticks
+        yield hold_record(holds.set_apart(row.tag, row.persistence_id, from_ticks, plan.run, plan.planned_at))
+
+
+def _held(plan: Plan, judged: Judged, decisions: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the holds that the rules found.
 
     `held_rows` counts only rows before the watermark: the others stay new, and the next run reads and counts
     them.
     """
-    key = list(KEY)
-    held = judged.decisions.where("kind = 'held'")
-    broken = (
-        judged.rows.where("bad_key")
-        .groupBy(*KEY)
-        .agg(F.min("ticks").alias("ticks"))
-        .join(held.select(*KEY), key, "left_anti")
-    )
+    held, key = decisions.where("kind = 'held'"), list(KEY)
     if judged.waiting is not None:
         held = held.join(F.broadcast(judged.waiting), key, "left_anti")
-    again = judged.decisions.where("kind = 'row' AND action = 'hold'").where(
-        ~F.col("file").isin(judged.files)
-    )
+    again = decisions.where("kind = 'row' AND action = 'hold'").where(~F.col("file").isin(judged.files))
     behind = again.groupBy(*KEY).agg(F.count(F.lit(1)).alias("behind"))
     for row in held.join(behind, key, "left").toLocalIterator():
         hole = Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
-        behind_mark = row.behind or 0
         yield hold_record(
             HoldRow(
                 row.tag,
@@ -89,12 +90,9 @@ def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
                 row.reason,
                 hole,
                 row.ticks,
-                behind_mark,
+                row.behind or 0,
                 plan.run,
                 plan.planned_at,
                 seen="",
             )
         )
-    for row in broken.toLocalIterator():
-        from_ticks = plan.tags[row.tag].after + 1 if row.ticks is None else row.ticks
-        yield hold_record(holds.set_apart(row.tag, row.persistence_id, from_ticks, plan.run, plan.planned_at))

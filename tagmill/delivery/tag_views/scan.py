@@ -19,8 +19,8 @@ from tagmill.spark.connector import table
 
 def stage(
     spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int
-) -> None:
-    """Write the rows of all units to `target`, one file per unit.
+) -> DataFrame:
+    """Write the rows of all units to `target`, one file per unit, and return the written rows.
 
     A unit has more files only if a slice grew over batch_rows since it was counted.
     """
@@ -36,9 +36,9 @@ def stage(
         DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)]
     )
     latest = from_datetime(plan.planned_at) + FUTURE_TICKS
-    with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode(
-        "overwrite"
-    ).parquet(target)
+    staged = with_checksums(as_batch_rows(rows, latest))
+    staged.write.option("maxRecordsPerFile", batch_rows).mode("overwrite").parquet(target)
+    return spark.read.schema(staged.schema).parquet(target)
 
 
 def _whole(spark: SparkSession, view: DataFrame, units: list[ScanUnit]) -> DataFrame:

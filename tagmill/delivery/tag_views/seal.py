@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from uuid import uuid4
 
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -25,13 +27,15 @@ from tagmill.delivery.tag_views import (
     seal_outputs,
     stops,
     suspects,
+    working_rows,
 )
-from tagmill.delivery.tag_views.file_summaries import FileTotal, summarise, windows
+from tagmill.delivery.tag_views.file_summaries import SUMMARY, FileTotal, summarise, windows
 from tagmill.delivery.tag_views.gap_evidence import GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
-from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, judged
+from tagmill.delivery.tag_views.judge import judged
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
+from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
@@ -42,7 +46,8 @@ from tagmill.ledger.write_times import foreign
 from tagmill.quality import gate
 from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
-from tagmill.quality.report import newly_held, read_reports
+from tagmill.quality.report import read_reports
+from tagmill.quality.suspects import Suspects
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import add_batches, write_document
 from tagmill.runs.storage import RunFiles
@@ -115,16 +120,16 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
 class _Judged:
     """The answer of the rules.
 
-    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` are
-    numbers that progress lacks.
+    `decisions` is JUDGED_SCHEMA (None: nothing was in doubt); `excluded` are the keys whose rows leave their
+    staged files (None: no key does); `frozen_rows` are the key rows of the holds that wait (`frozen`), with
+    `reason`; `missing` are numbers that progress lacks.
     """
 
-    decisions: DataFrame
-    excluded: DataFrame
+    decisions: WorkingRows | None
+    excluded: DataFrame | None
     frozen: list[HoldRow]
-    frozen_rows: DataFrame
+    frozen_rows: WorkingRows | None
     missing: DataFrame | None
-    any: bool
 
 
 class _Sealing:
@@ -143,6 +148,7 @@ class _Sealing:
         self.fence = fence
         self.attempt = uuid4().hex[:12]
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+        self.working = f"{self.folder}/working"
         self.ledger_keyspace = settings.cassandra.ledger_keyspace
         self.written_to = ledger.delivered.write_times.of(plan.pipeline, plan.run)
 
@@ -153,7 +159,7 @@ class _Sealing:
         checkpoints.reached("seal.begun")
         staged_folder = f"{self.folder}/staged"
         chosen = self.pipeline
-        scan.stage(
+        staged = scan.stage(
             self.spark,
             self.plan,
             chosen.keyspace,
@@ -162,7 +168,6 @@ class _Sealing:
             chosen.batch_rows,
         )
         checkpoints.reached("seal.staged")
-        staged = self.spark.read.parquet(self.files.url(staged_folder))
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
         keys = suspects.keys_of(staged, new_units)
         summaries = f"{self.folder}/summaries.parquet"
@@ -170,7 +175,8 @@ class _Sealing:
         totals = summarise(
             self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size
         )
-        new_files = self.spark.read.parquet(self.files.url(summaries)).where(F.col("unit").isin(new_units))
+        of_files = self.spark.read.schema(from_arrow_schema(SUMMARY)).parquet(self.files.url(summaries))
+        new_files = of_files.where(F.col("unit").isin(new_units))
         investigation = GapInvestigator(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
@@ -190,19 +196,21 @@ class _Sealing:
                 self.pipeline,
                 self.attempt,
                 self.folder,
+                staged,
                 contents_of_run,
                 new_files,
                 verdict.decisions,
-                verdict.excluded if verdict.any else None,
+                verdict.excluded,
                 verdict.missing,
                 verdict.frozen,
-                verdict.frozen_rows if verdict.any else None,
+                verdict.frozen_rows,
                 recounted,
                 investigation.healed,
                 checked.docs_page,
             )
         )
         self.spark.catalog.clearCache()
+        self.files.remove_folder(self.working)
         return manifest
 
     # -- judging
@@ -213,13 +221,17 @@ class _Sealing:
             suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first
         )
         runs = runs.persist()
+        is_doubtful, is_missing = ~suspects.is_clean(self.written_to), F.col("known_missing") != ""
+        sums = runs.agg(F.count_if(is_doubtful).alias("doubtful"), F.count_if(is_missing).alias("missing"))
+        (counts,) = sums.collect()
         missing = (
-            None
-            if first
-            else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
+            runs.where(is_missing).select(*KEY, F.col("known_missing").alias("missing"))
+            if counts.missing
+            else None
         )
-        doubtful = runs.where(~suspects.is_clean(self.written_to)).select(*KEY)
-        if any(unit.kind == "again" for unit in self.plan.units):
+        doubtful = runs.where(is_doubtful).select(*KEY)
+        again = any(unit.kind == "again" for unit in self.plan.units)
+        if again:
             doubtful = doubtful.union(self._left_over(keys)).distinct()
         if self.plan.holds:
             # These are judged even if all their rows have been delivered before: then the hold is over.
@@ -236,25 +248,24 @@ class _Sealing:
             if waiting
             else None
         )
+        held, excluded = None, None
         if frozen is not None:
             # Every row read of these holds is kept back, because what they wait for has not come.
-            held = keys.join(F.broadcast(frozen), KEY)
-            doubtful = doubtful.join(F.broadcast(frozen.select(*KEY)), KEY, "left_anti")
-        else:
-            held = keys.where(F.lit(False)).withColumn("reason", F.lit(""))
-        doubtful = doubtful.persist()
-        count = doubtful.count()
-        decisions = (
-            self._decide(keys, doubtful, investigation)
-            if count
-            else self.spark.createDataFrame([], JUDGED_SCHEMA)
-        )
-        decisions = seal_outputs.flag_late(decisions, self.plan)
-        excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
+            held = self._written(keys.join(F.broadcast(frozen), KEY), "held")
+            excluded = frozen.select(*KEY)
+            doubtful = doubtful.join(F.broadcast(excluded), KEY, "left_anti")
+        decisions, count = None, 0
+        if counts.doubtful or again or self.plan.holds:
+            suspected = self._written(doubtful, "suspects")
+            count = suspected.count()
+            if count:
+                decisions = self._decide(keys, suspected.frame, investigation)
+                excluded = suspected.frame if excluded is None else suspected.frame.union(excluded)
         log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
-        return _Judged(
-            decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None
-        )
+        return _Judged(decisions, excluded, waiting, held, missing)
+
+    def _written(self, rows: DataFrame, name: str) -> WorkingRows:
+        return working_rows.write(rows, self.files, f"{self.working}/{name}")
 
     def _left_over(self, keys: DataFrame) -> DataFrame:
         """Return the keys that have undelivered rows among the rows read again."""
@@ -270,36 +281,35 @@ class _Sealing:
         holds = self.ledger.delivered.holds(self.plan.pipeline, list(self.plan.tags))
         return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
-    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: GapInvestigator) -> DataFrame:
+    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: GapInvestigator) -> WorkingRows:
         """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new
         turns up.
         """
         known = suspects.with_progress(
             doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
         )
-        self._require_own(known)
-        rows = keys.join(known, KEY).persist()
+        rows = self._written(keys.join(known, KEY), "rows")
+        self._require_own(rows)
         if not self.plan.first:
             with ClickHouse(self.settings.clickhouse) as clickhouse:
                 investigation.knowledge.strangers |= lives.strangers(
-                    rows, clickhouse, self.pipeline.destination
+                    rows.frame, clickhouse, self.pipeline.destination
                 )
         policies = {tag: seal_outputs.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
-        decisions = judged(rows, policies, investigation.knowledge).persist()
-        for _ in range(MAX_PASSES):
-            holes = seal_outputs.holes(decisions)
-            if not investigation.ask(holes):
+        for number in range(MAX_PASSES + 1):
+            answer = judged(rows.frame, policies, investigation.knowledge)
+            decisions = self._written(seal_outputs.flag_late(answer, self.plan), f"decisions-{number}")
+            if number == MAX_PASSES or not investigation.ask(seal_outputs.holes(decisions)):
                 break
-            decisions.unpersist()
-            decisions = judged(rows, policies, investigation.knowledge).persist()
         return decisions
 
-    def _require_own(self, known: DataFrame) -> None:
+    def _require_own(self, rows: WorkingRows) -> None:
         """Raise ForeignWriteTime for progress that was written later than this run writes: the run's own
         progress would be lost.
         """
-        for row in known.where(F.col("known_written") > self.written_to).limit(1).collect():
-            raise foreign(self.plan.pipeline, f"progress of {row.persistence_id!r}, tag {row.tag!r},")
+        for found in rows.tables([*KEY, "known_written"], pc.field("known_written") > self.written_to):
+            row = found.slice(0, 1).to_pylist()[0]
+            raise foreign(self.plan.pipeline, f"progress of {row['persistence_id']!r}, tag {row['tag']!r},")
 
     # -- the gate
 
@@ -322,18 +332,22 @@ class _Sealing:
         """Let the gate judge what was read; rows that were read (look-back) or held before this run don't
         count again.
         """
-        waiting = new_holds.open_holds(self.spark, self.plan, verdict.frozen)
+        holds = new_holds.open_holds(self.plan, verdict.frozen)
+        waiting = self.spark.createDataFrame(holds, "tag string, persistence_id string") if holds else None
         read = keys.where(F.col("file").isin(files))
         rows = batch_contents.for_gate(read, self.plan, waiting)
-        dispositions = seal_outputs.dispositions(verdict.decisions, verdict.frozen_rows, files).persist()
-        reports = read_reports(
-            rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows
+        named_rows = self.pipeline.quality.named_rows
+        suspected = Suspects(named_rows, holds)
+        for table in seal_outputs.dispositions(verdict.decisions, verdict.frozen_rows, files):
+            suspected.add(table)
+        reports = read_reports(rows, suspected, self._schema(), self.pipeline.bucket_size, named_rows)
+        reports = replace(reports, other_size=self._other_size(reports))
+        return self._enforce(
+            reports,
+            new_holds.Judged(
+                verdict.decisions.frame if verdict.decisions is not None else None, rows, waiting, files
+            ),
         )
-        held, held_ids = newly_held(dispositions, waiting) if reports.held else (0, 0)
-        reports = replace(
-            reports, newly_held=held, newly_held_ids=held_ids, other_size=self._other_size(reports)
-        )
-        return self._enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
 
     def _other_size(self, reports: Reports) -> BucketSize | None:
         """Return the larger bucket size that fits the rows and all partitions of the view, or None.
@@ -406,7 +420,7 @@ class _Sealing:
         return all files.
         """
         untouched = batch_contents.fit(totals, self.pipeline.batch_bytes)
-        excluded = verdict.excluded if verdict.any else None
+        excluded, decisions = verdict.excluded, verdict.decisions
         touched = batch_contents.touched_files(new_files, excluded) if excluded is not None else set()
         as_they_are = [total for total in untouched if total.file not in touched]
         anew = [total for total in totals if total.is_new and total not in as_they_are]
@@ -414,16 +428,18 @@ class _Sealing:
             keys,
             anew,
             excluded,
-            seal_outputs.deliveries(verdict.decisions) if verdict.any else None,
+            seal_outputs.deliveries(decisions.frame) if decisions is not None else None,
             self.plan,
         )
         if rows is None:
             return batch_contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")
-        places = recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes).persist()
-        count = places.select("stream", "cut").distinct().count()
+        places = self._written(
+            recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes), "places"
+        )
+        count = len(batch_contents.distinct(places, "stream", "cut"))
         target = f"{self.folder}/recut"
-        payload = batch_contents.payload(self.spark, staged, places, investigation.healed)
         if count:
-            recut.write(places, payload, self.files.url(target), count)
+            payload = batch_contents.payload(self.spark, staged, places, investigation.healed)
+            recut.write(places.frame, payload, self.files.url(target), count)
         cuts = batch_contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
         return batch_contents.Contents(totals, as_they_are, cuts, places, f"{self.folder}/staged")

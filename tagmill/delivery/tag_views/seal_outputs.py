@@ -2,16 +2,19 @@
 the view.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
+from itertools import islice
 from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -24,6 +27,7 @@ from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
+from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
 from tagmill.domain.documents import Batch
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
@@ -36,6 +40,8 @@ PROGRESS_COLUMNS = (
     "missing string, batch int, last boolean"
 )
 DELIVERED = ("deliver", "late")
+# Columns of a decision that describe a gap, in the order of Hole.
+HOLE = ("tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
 # The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons
 # are those of rows.
 HOLE_CLOSED = "hole_closed"
@@ -66,13 +72,14 @@ class SealInputs:
     pipeline: PipelineSettings
     attempt: str
     folder: str
+    staged: DataFrame
     contents: batch_contents.Contents
     new_files: DataFrame
-    decisions: DataFrame
+    decisions: WorkingRows | None
     excluded: DataFrame | None
     missing: DataFrame | None
     frozen: list[HoldRow]
-    frozen_rows: DataFrame | None
+    frozen_rows: WorkingRows | None
     recounted: Mapping[Key, int]
     healed: list[Healed]
     docs_page: str
@@ -90,16 +97,22 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
     )
 
 
-def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
+def holes(decisions: WorkingRows) -> Iterator[tuple[Key, Hole]]:
     """Yield the gaps that a judgement found, at most MAX_HOLES; the others wait for another run."""
-    found = decisions.where("kind = 'hole'").select(
-        *KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr"
-    )
-    for row in found.limit(MAX_HOLES).collect():
-        yield (
-            (row.tag, row.persistence_id),
-            Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr),
-        )
+    for row in islice(_of_kind(decisions, "hole", *HOLE), MAX_HOLES):
+        yield (row["tag"], row["persistence_id"]), _hole(row)
+
+
+def _of_kind(decisions: WorkingRows | None, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
+    """Yield the key and these columns of the decisions of one kind."""
+    if decisions is None:
+        return
+    for table in decisions.tables(["kind", *KEY, *columns], pc.field("kind") == kind):
+        yield from table.to_pylist()
+
+
+def _hole(row: Mapping[str, Any]) -> Hole:
+    return Hole(*(row[name] for name in HOLE))
 
 
 def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
@@ -128,26 +141,23 @@ def deliveries(decisions: DataFrame) -> DataFrame:
     return decisions.where((F.col("kind") == "row") & F.col("action").isin(*DELIVERED))
 
 
-def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str]) -> DataFrame:
-    """Return the rows that the gate counts by action and reason.
+def dispositions(
+    decisions: WorkingRows | None, frozen_rows: WorkingRows | None, files: list[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows that the gate counts by action and reason, as tagmill.quality.suspects takes them.
 
     These are judged rows of these files and of the journal, without those that are simply next or already
     delivered, and rows read of holds that wait.
     """
-    columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
-    read_now = F.col("file").isin([*files, FROM_JOURNAL])
-    rows = (
-        decisions.where(read_now)
-        .where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')")
-        .select(*columns)
-    )
-    waiting = (
-        frozen_rows.where(read_now)
-        .withColumn("ticks", F.col("event_time"))
-        .withColumn("action", F.lit("hold"))
-        .select(*columns)
-    )
-    return rows.unionByName(waiting)
+    columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "timebucket", "reason", "file")
+    read_now = pc.field("file").isin([*files, FROM_JOURNAL])
+    if decisions is not None:
+        judged = (pc.field("kind") == "row") & ~pc.field("reason").isin(["next", "already_delivered"])
+        yield from decisions.tables([*columns, "ticks", "action", "kind"], judged & read_now)
+    if frozen_rows is not None:
+        for table in frozen_rows.tables([*columns, "event_time"], read_now):
+            hold = pa.repeat("hold", table.num_rows)
+            yield table.append_column("ticks", table["event_time"]).append_column("action", hold)
 
 
 def manifest(sealed: SealInputs) -> Manifest:
@@ -260,8 +270,8 @@ def _progress(sealed: SealInputs, numbers: dict[str, int]) -> DataFrame:
         spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int")
     )
     frames = [_steps(sealed).join(batch_of, "source").drop("source")]
-    if sealed.excluded is not None:
-        frames.append(_judged_progress(sealed, batch_of))
+    if sealed.decisions is not None:
+        frames.append(_judged_progress(sealed, sealed.decisions.frame, batch_of))
     steps = reduce(DataFrame.unionByName, frames)
     behind = Window.partitionBy(*KEY).orderBy(F.desc("number"), F.desc("batch"))
     return steps.withColumn("last", F.row_number().over(behind) == 1).select(
@@ -285,8 +295,7 @@ def _steps(sealed: SealInputs) -> DataFrame:
     )
     if sealed.contents.places is None:
         return _with_missing(as_files, sealed.missing)
-    staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
-    rows = staged.select(
+    rows = sealed.staged.select(
         F.col("_metadata.file_name").alias("file"),
         F.col("_metadata.row_index").alias("row_index"),
         *KEY,
@@ -294,7 +303,7 @@ def _steps(sealed: SealInputs) -> DataFrame:
         "sequence_nr",
         "offset",
     )
-    placed = sealed.contents.places.where(F.col("stream") < batch_contents.JUDGED_STREAMS).select(
+    placed = sealed.contents.places.frame.where(F.col("stream") < batch_contents.JUDGED_STREAMS).select(
         "file", "row_index", "stream", "cut"
     )
     cut = (
@@ -320,17 +329,16 @@ def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
     return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
 
 
-def _judged_progress(sealed: SealInputs, batch_of: DataFrame) -> DataFrame:
-    assert sealed.contents.places is not None or sealed.excluded is not None  # noqa: S101
-    final = sealed.decisions.where("kind = 'progress'").select(
+def _judged_progress(sealed: SealInputs, decisions: DataFrame, batch_of: DataFrame) -> DataFrame:
+    final = decisions.where("kind = 'progress'").select(
         *KEY, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset", "missing"
     )
     if sealed.contents.places is None:
         return final.withColumn("batch", F.lit(0))
-    places = sealed.contents.places.where(F.col("stream") >= batch_contents.JUDGED_STREAMS)
+    places = sealed.contents.places.frame.where(F.col("stream") >= batch_contents.JUDGED_STREAMS)
     source = F.format_string("%d/%d", "stream", "cut")
     where = (
-        deliveries(sealed.decisions)
+        deliveries(decisions)
         .select(*KEY, "file", "row_index")
         .join(places, ["file", "row_index"])
         .select(*KEY, source.alias("source"))
@@ -344,21 +352,33 @@ def _write_holds(sealed: SealInputs, file: str) -> None:
     looks = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
     rows = []
     held: set[Key] = set()
-    for row in sealed.decisions.where("kind = 'held'").toLocalIterator():
-        key = (row.tag, row.persistence_id)
+    for row in _of_kind(sealed.decisions, "held", "reason", *HOLE, "ticks", "held_rows"):
+        key = (row["tag"], row["persistence_id"])
         held.add(key)
-        hole = Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
-        hold = judged_hold(sealed.plan, looks.get(key), key, row.reason, hole, row.ticks, row.held_rows)
+        hold = judged_hold(
+            sealed.plan, looks.get(key), key, row["reason"], _hole(row), row["ticks"], row["held_rows"]
+        )
         rows.append(hold_record(hold))
     gone = sorted(set(looks) - held)
-    judged: set[Key] = set()
-    if gone:
-        of_them = F.broadcast(sealed.spark.createDataFrame(gone, "tag string, persistence_id string"))
-        keys = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
-        judged = {(row.tag, row.persistence_id) for row in keys.collect()}
+    judged = _judged_of(sealed.decisions, set(gone)) if gone else set()
     rows += [no_longer_held(sealed.plan, looks[key], judged=key in judged) for key in gone]
     rows += _holds_that_grew(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
+
+
+def _judged_of(decisions: WorkingRows | None, keys: set[Key]) -> set[Key]:
+    """Return those of these keys of which rows were judged."""
+    found = set[Key]()
+    for table in decisions.tables(["kind", *KEY], pc.field("kind") == "row") if decisions else ():
+        found |= keys.intersection(key for key, _ in _counted(table, *KEY))
+    return found
+
+
+def _counted(table: pa.Table, *columns: str) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yield the different values of these columns with their number of rows."""
+    for row in table.group_by(list(columns)).aggregate([([], "count_all")]).to_pylist():
+        count = row.pop("count_all")
+        yield tuple(row[name] for name in columns), count
 
 
 def judged_hold(
@@ -409,10 +429,9 @@ def _holds_that_grew(sealed: SealInputs) -> list[dict[str, Any]]:
     """
     if sealed.frozen_rows is None:
         return []
-    new_rows = {
-        (row.tag, row.persistence_id): int(row["count"])
-        for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
-    }
+    new_rows = Counter[Key]()
+    for table in sealed.frozen_rows.tables([*KEY, "is_new"], pc.field("is_new")):
+        new_rows.update(dict(_counted(table, *KEY)))
     return [hold_record(hold) for hold in grown(sealed.frozen, new_rows, sealed.recounted)]
 
 
@@ -450,10 +469,9 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
     """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
     if sealed.healed:
-        used = {
-            row.row_index
-            for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()
-        }
+        healed = (pc.field("kind") == "row") & (pc.field("reason") == "healed_from_journal")
+        tables = sealed.decisions.tables(["kind", "reason", "row_index"], healed) if sealed.decisions else ()
+        used = {index for table in tables for index in table["row_index"].to_pylist()}
     rows = [
         {
             "tag_name": item.key[0],
@@ -490,17 +508,17 @@ def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
 
 def _counts(sealed: SealInputs) -> dict[tuple[str, str, str], int]:
     """Return the number of judged rows by tag, action and reason, and of the gaps that were closed."""
-    if sealed.excluded is None:
-        return {}
-    rows = sealed.decisions.where("kind = 'row'").groupBy("tag", "action", "reason").count().collect()
-    counts = {(row.tag, row.action, row.reason): int(row["count"]) for row in rows}
-    for row in sealed.decisions.where("kind = 'closed'").groupBy("tag").count().collect():
-        counts[(row.tag, "close", HOLE_CLOSED)] = int(row["count"])
-    if sealed.frozen_rows is not None:
-        for row in sealed.frozen_rows.groupBy("tag", "reason").count().collect():
-            key = (row.tag, "hold", row.reason)
-            counts[key] = counts.get(key, 0) + int(row["count"])
-    return counts
+    counts = Counter[tuple[str, str, str]]()
+    columns = ("kind", "tag", "action", "reason")
+    for table in (
+        sealed.decisions.tables(columns, pc.field("kind").isin(["row", "closed"])) if sealed.decisions else ()
+    ):
+        for (kind, tag, action, reason), rows in _counted(table, *columns):
+            counts[(tag, action, reason) if kind == "row" else (tag, "close", HOLE_CLOSED)] += rows
+    for table in sealed.frozen_rows.tables(["tag", "reason"]) if sealed.frozen_rows else ():
+        for (tag, reason), rows in _counted(table, "tag", "reason"):
+            counts[tag, "hold", reason] += rows
+    return dict(counts)
 
 
 def findings(counts: Mapping[tuple[str, str, str], int]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,24 +14,13 @@ from tagmill.config.tag_views import QualitySettings
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
-from tagmill.quality.report import (
-    damaged_rows,
-    disposition_report,
-    newly_held,
-    offending_rows,
-    read_reports,
-    tag_report,
-)
+from tagmill.quality.report import damaged_rows, read_reports, tag_report
+from tagmill.quality.suspects import COLUMNS, Suspects
 
 JUDGED = (
     "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, "
     "timebucket bigint, "
     "bad_key boolean, event_missing boolean, ttl_seconds int, file string"
-)
-DISPOSITIONS = (
-    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, "
-    "timebucket bigint, "
-    "action string, reason string"
 )
 SEVEN = 1_795_244_400_000  # 2026-11-21T07:00Z: the start of an hour, not of a day
 MIDNIGHT = SEVEN - 7 * 3_600_000
@@ -57,16 +47,6 @@ def judged(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
     return spark.createDataFrame(list(rows), JUDGED)
 
 
-def suspects(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
-    return spark.createDataFrame(list(rows), DISPOSITIONS)
-
-
-def suspect(
-    persistence_id: str | None, number: int, reason: str = "hole", action: str = "hold", tag: str = "order"
-) -> tuple[Any, ...]:
-    return (tag, persistence_id, number, number, number, SEVEN, action, reason)
-
-
 def hours(bucket: int, count: int = 60) -> list[tuple[Any, ...]]:
     """Return rows one minute apart, from the bucket's start on and all in that bucket."""
     return [row(n + 1, bucket * 10_000 + n * MINUTE, bucket) for n in range(count)]
@@ -83,7 +63,8 @@ def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
         row(5, None),  # A broken offset has no time to compare.
         row(1, SEVEN * 10_000, SEVEN + 1, tag="billing", persistence_id="o-2"),
     ]
-    billing, order = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds).collect()
+    report = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds)
+    billing, order = sorted(report.collect(), key=lambda line: line.tag)
     assert order.asDict() == {
         "tag": "order",
         "rows": 6,
@@ -129,36 +110,6 @@ def test_report_minute_data_as_hour_is_misaligned(spark: SparkSession) -> None:
     assert (report.timebucket_misaligned, report.fits_minute, report.fits_hour) == (59, 60, 1)
 
 
-def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) -> None:
-    rows = [
-        suspect("a", 6),
-        suspect("a", 7),
-        suspect("b", 3),
-        suspect("c", 5, "duplicate_same_event", "drop"),
-        suspect("a", 2, tag="t"),
-    ]
-    found = [tuple(line) for line in disposition_report(suspects(spark, rows)).collect()]
-    assert found == [
-        ("order", "duplicate_same_event", "drop", 1, 1),
-        ("order", "hole", "hold", 3, 2),
-        ("t", "hole", "hold", 1, 1),
-    ]
-
-
-def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
-    """Name the first row of each persistence_id before a second one of any."""
-    rows = [suspect("a", n) for n in range(9, 2, -1)] + [
-        suspect("b", 4),
-        suspect("c", 8),
-        suspect("d", 1, "late", "late"),
-    ]
-    found = [
-        (line.reason, line.persistence_id, line.tag_pid_sequence_nr)
-        for line in offending_rows(suspects(spark, rows), 4).collect()
-    ]
-    assert found == [("hole", "a", 3), ("hole", "a", 4), ("hole", "b", 4), ("hole", "c", 8), ("late", "d", 1)]
-
-
 def test_damaged_rows_name_file_up_to_limit(spark: SparkSession) -> None:
     """Rows with a damaged key or a wrong bucket are named with their file, at most as many as the limit."""
     rows = [
@@ -182,21 +133,6 @@ def test_damaged_rows_name_file_up_to_limit(spark: SparkSession) -> None:
     )
 
 
-def test_newly_held_open_holds_are_left_out(spark: SparkSession) -> None:
-    """Count persistence_ids without an open hold, each once. A hold of one tag does not cover another tag."""
-    rows = [
-        suspect("a", 6),
-        suspect("a", 7),
-        suspect("b", 3),
-        suspect("b", 4, tag="t"),
-        suspect("c", 5, "late", "late"),
-    ]
-    waiting = spark.createDataFrame([("order", "b")], "tag string, persistence_id string")
-    assert newly_held(suspects(spark, rows), None) == (4, 2)
-    assert newly_held(suspects(spark, rows), waiting) == (3, 2)
-    assert newly_held(suspects(spark, []), waiting) == (0, 0)
-
-
 def test_read_reports_clean_run_reads_rows_once(spark: SparkSession, tmp_path: Path) -> None:
     """Make all reports of a run without suspects in one pass over its rows."""
     judged(spark, hours(SEVEN)).write.parquet(str(tmp_path / "keys"))
@@ -211,9 +147,7 @@ def test_read_reports_clean_run_reads_rows_once(spark: SparkSession, tmp_path: P
     keys = spark.createDataFrame(
         spark.read.parquet(str(tmp_path / "keys")).rdd.mapPartitions(counted), schema
     )
-    reports = read_reports(
-        keys, suspects(spark, []), [SchemaColumn("event", "blob", "blob")], BucketSize.HOUR, 20
-    )
+    reports = read_reports(keys, Suspects(20), [SchemaColumn("event", "blob", "blob")], BucketSize.HOUR, 20)
     assert reads.value == 60
     assert (reports.rows, reports.held, reports.offending) == (60, 0, ())
 
@@ -223,7 +157,7 @@ def test_gate_other_bucket_size_stops_naming_rows(
     spark: SparkSession, tmp_path: Path, size: BucketSize
 ) -> None:
     """Hour data configured as Day or Minute stops the run; the failure names a row and the size that fits."""
-    reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
+    reports = read_reports(judged(spark, hours(SEVEN)), Suspects(20), [], size, 20)
     limits = QualitySettings(min_rows_for_share=60)
     verdict = gate.judge(reports, limits, docs_dir=str(tmp_path), run_name="run-00000001")
     assert (verdict.passed, verdict.severity) == (False, "stop")
@@ -235,7 +169,9 @@ def test_gate_other_bucket_size_stops_naming_rows(
 def test_read_reports_shared_row_is_named_once(spark: SparkSession) -> None:
     """Rows that the tag report and the suspects both find are named once."""
     rows = judged(spark, [row(1, SEVEN * 10_000 - 1)])
-    found = suspects(spark, [("order", "o-1", 1, 1, SEVEN * 10_000 - 1, SEVEN, "deliver", "wrong_bucket")])
+    row_again = ("order", "o-1", 1, 1, SEVEN * 10_000 - 1, SEVEN, "deliver", "wrong_bucket")
+    found = Suspects(20)
+    found.add(pa.Table.from_pylist([dict(zip(COLUMNS, row_again, strict=True))]))
     reports = read_reports(rows, found, [], BucketSize.HOUR, 20)
     assert [(named.reason, named.action, named.file) for named in reports.offending] == [
         ("wrong_bucket", "read", "f-1")

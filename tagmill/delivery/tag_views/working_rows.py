@@ -1,0 +1,52 @@
+"""Rows that a seal writes down between its steps: Spark reads them with a short plan, and this process without
+a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.materialize import materialize
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame
+
+ROWS_AT_ONCE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingRows:
+    """Rows in the Parquet files of a folder, which all readers see the same; `frame` reads them with Spark."""
+
+    frame: DataFrame
+    files: RunFiles
+    folder: str
+
+    def count(self) -> int:
+        """Return the number of rows, by the files' footers."""
+        rows = 0
+        for name in self.files.parquet(self.folder):
+            with self.files.open(name) as source:
+                rows += pq.ParquetFile(source).metadata.num_rows
+        return rows
+
+    def tables(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pa.Table]:
+        """Yield these columns of the rows that satisfy `where`, at most ROWS_AT_ONCE rows at a time."""
+        for batch in self.files.record_batches(self.folder, ROWS_AT_ONCE, list(columns)):
+            rows = pa.Table.from_batches([batch])
+            if where is not None:
+                rows = rows.filter(where)
+            if rows.num_rows:
+                yield rows
+
+
+def write(rows: DataFrame, files: RunFiles, folder: str) -> WorkingRows:
+    """Write rows to a folder, in place of what is there."""
+    return WorkingRows(materialize(rows, files.url(folder)), files, folder)
