@@ -1,4 +1,4 @@
-"""Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where one is
+"""Airflow DAG `cleanup_<pipeline>` for each configured pipeline, with a schedule only where one is
 switched on.
 """
 
@@ -7,4 +7,4 @@ from tagmill.config.settings import Settings
 
 settings = Settings.load()
 for name in (*settings.pipelines, *settings.streams):
-    globals()[f"ttl_cleanup_{name}"] = cleanup_dag(settings, name)
+    globals()[f"cleanup_{name}"] = cleanup_dag(settings, name)

@@ -1,15 +1,11 @@
-"""Airflow DAGs `deliver_<pipeline>` for each configured pipeline of kind topic or kafka_journal_events,
-`dedup_expire_` and `dedup_rekey_` of topics.
-"""
+"""Airflow DAG `deliver_<pipeline>` for each pipeline of kind topic or kafka_journal_events."""
 
 from pathlib import Path
 
-from tagmill.airflow.topics import expire_dag, rekey_dag, topic_dag
+from tagmill.airflow.topics import topic_dag
 from tagmill.config.settings import Settings
 
 settings = Settings.load()
 jobs = Path(__file__).resolve().parents[1] / "spark_jobs"
 for name in settings.streams:
-    for make in (topic_dag, expire_dag, rekey_dag) if name in settings.topics else (topic_dag,):
-        dag = make(settings, name, jobs)
-        globals()[dag.dag_id] = dag
+    globals()[f"deliver_{name}"] = topic_dag(settings, name, jobs)

@@ -1,4 +1,4 @@
-"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python.
+"""DAG `cleanup_<pipeline>`: one task, plain Python.
 
 It always exists; it has a schedule where cleanup is enabled.
 """
@@ -13,7 +13,7 @@ from tagmill.config.settings import Settings
 
 
 def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
-    """Return the DAG `ttl_cleanup_<pipeline>`."""
+    """Return the DAG `cleanup_<pipeline>`."""
     if pipeline in settings.streams:
         what, schedule = "", settings.stream(pipeline).cleanup_schedule
     else:
@@ -21,7 +21,7 @@ def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
         what = f"partitions of {configured.keyspace}.{configured.view_table} that are proven delivered, and "
         schedule = configured.cleanup.schedule if configured.cleanup.enabled else None
     dag = new_dag(
-        "ttl_cleanup",
+        "cleanup",
         pipeline,
         description=f"deletes {what}what is past retention",
         doc=steps.cleanup.__doc__,

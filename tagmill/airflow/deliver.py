@@ -13,7 +13,8 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 
 from tagmill.airflow import steps
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, MOMENT, SHORT, SPARK_POOL, new_dag, tags_param
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
+from tagmill.airflow.operations import MOMENT
 from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings

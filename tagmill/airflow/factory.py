@@ -14,10 +14,6 @@ SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts
 # and the progress of a capped run (some 3000 persistence ids a second).
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
-# The format date-time gives the UI its date picker, but Airflow doesn't check it; this pattern is checked,
-# and asks for a time zone.
-MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
-DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 # Airflow's schedules that are not short for a cron expression.
 NOT_CRON = frozenset({"@once", "@continuous"})
 # The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database
@@ -52,7 +48,7 @@ def new_dag(
         catchup=False,
         max_active_runs=1,
         params=params,
-        tags=["tagmill", pipeline],
+        tags=[kind, pipeline],
         default_args={"owner": "tagmill", **RETRIES},
     )
     try:

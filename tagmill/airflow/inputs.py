@@ -4,13 +4,12 @@ out of it.
 A person who may trigger a DAG must not read the worker's files with the worker's rights.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
-
-from airflow.sdk import Param
 
 from tagmill.config.id_lists import ids_from
 from tagmill.config.settings import AirflowSettings
@@ -22,25 +21,6 @@ FILE_PARAM = "persistence_ids_file"
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def ids_params() -> dict[str, Param]:
-    """Return new params that ids_of reads: a Param keeps the value that a run gives it."""
-    return {
-        "persistence_ids": Param(
-            [],
-            title="Persistence ids",
-            type=["array", "null"],
-            items={"type": "string", "minLength": 1},
-            description="one a line; required, unless a file names them",
-        ),
-        FILE_PARAM: Param(
-            None,
-            title="File of persistence ids",
-            type=["null", "string"],
-            description="one a line; a file of the folder [airflow] input_dir on the worker",
-        ),
-    }
-
-
 def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]:
     """Return the persistence ids that the params name; raises ConfigurationError for an invalid one before
     any is used.
@@ -48,11 +28,6 @@ def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]
     name = params[FILE_PARAM]
     stream = open_input(FILE_PARAM, name, section) if name else None
     return ids_from(params["persistence_ids"], stream, f"param {FILE_PARAM}")
-
-
-def names_none(params: Mapping[str, Any]) -> bool:
-    """Return True if the params name neither a persistence id nor a file of them."""
-    return not (params["persistence_ids"] or params[FILE_PARAM])
 
 
 def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
@@ -87,6 +62,15 @@ def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
             f"it has {status.st_size} bytes, [airflow] input_max_bytes is {section.input_max_bytes}",
         )
     raise _refused(param, name, "it is not a regular file")
+
+
+def digest(param: str, name: str, section: AirflowSettings) -> str:
+    """Return the SHA-256 of a file that a param names; raises ConfigurationError as open_input does."""
+    with open_input(param, name, section) as stream:
+        content = hashlib.sha256()
+        while piece := stream.read(1 << 20):
+            content.update(piece)
+        return content.hexdigest()
 
 
 def _open_below(folder: Path, relative: PurePosixPath) -> int:

@@ -1,4 +1,4 @@
-"""DAG `journal_clean_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill
+"""Operation `journal clean` of a DAG `maintenance_<pipeline>`, plain Python; its params are what `tagmill
 journal clean` takes as options.
 """
 
@@ -7,48 +7,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Context, Param, get_current_context, task
+from airflow.sdk import Context
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import LONG, MOMENT, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
-from tagmill.airflow.inputs import ids_of, ids_params, names_none
+from tagmill.airflow.inputs import ids_of
 from tagmill.airflow.steps import owner
-from tagmill.config.settings import Settings
 from tagmill.domain.identifiers import QUOTED, quoted
 
 if TYPE_CHECKING:
     from tagmill.maintenance.journal_cleanup.model import Wanted
 
 log = logging.getLogger(__name__)
-NONE_NAMED = (
-    "no persistence id is named, so nothing would be deleted: fill in persistence_ids, or "
-    "persistence_ids_file"
-)
 
 
-def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
-    """Return the DAG `journal_clean_<pipeline>`."""
-    dag = new_dag(
-        "journal_clean",
-        pipeline,
-        description="deletes events and snapshots of persistence ids of "
-        f"{settings.pipeline(pipeline).keyspace} that a person names",
-        doc=clean.__doc__,
-        schedule=None,
-        params=_params(),
-    )
-    with dag:
-
-        @task(execution_timeout=LONG)
-        def journal_clean() -> dict[str, Any]:
-            return clean(pipeline, get_current_context())
-
-        journal_clean()
-    return dag
-
-
-def clean(pipeline: str, context: Context) -> dict[str, Any]:
+def clean(pipeline: str, params: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Delete events, or snapshots, of the persistence ids that the params name, as the plugin's Cleanup does.
 
     Unless the param `dry_run` is switched off, it only says what would go. A persistence id with undelivered
@@ -57,10 +30,6 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
     """
     from tagmill.maintenance.journal_cleanup import clean as library
 
-    params = context["params"]
-    if params["dry_run"] and names_none(params):
-        log.info(NONE_NAMED)
-        return {"persistence_ids": 0, "message": NONE_NAMED}
     with told_to_airflow():
         settings = connections.load_settings()
         done = library.clean(
@@ -98,54 +67,3 @@ def wanted_of(params: Mapping[str, Any]) -> "Wanted":
         params["force_undelivered"],
         params["force_unread"],
     )
-
-
-def _params() -> dict[str, Param]:
-    what = {
-        "to": "events up to a sequence_nr",
-        "before_snapshot": "events and snapshots before the oldest snapshot that is kept",
-        "snapshots": "old snapshots only",
-        "all": "all events and snapshots: their actors must not be running",
-    }
-    return {
-        **ids_params(),
-        "delete": Param(
-            "to",
-            title="What",
-            type="string",
-            enum=list(what),
-            values_display=what,
-            description="what is deleted of each of them",
-        ),
-        "to": Param(
-            None,
-            title="Up to sequence_nr",
-            type=["null", "integer"],
-            minimum=1,
-            description="required for: events up to a sequence_nr",
-        ),
-        "keep": Param(
-            1, title="Keep snapshots", type="integer", minimum=1, description="so many of each stay at least"
-        ),
-        "keep_newer_than": Param(
-            None,
-            title="Keep newer snapshots",
-            type=["null", "string"],
-            format="date-time",
-            pattern=MOMENT,
-            description="than this moment, too",
-        ),
-        "never_again": _switch("Never again", "with all: their names go, too, and must never be used again"),
-        "views": _switch("Rows of tag_views", "of the events that go"),
-        "force_undelivered": _switch(
-            "Force: undelivered", "delete events that a pipeline has not delivered, too"
-        ),
-        "force_unread": _switch(
-            "Force: unread", "delete rows of tag_views that runs or other readers may still read, too"
-        ),
-        "dry_run": dry_run_param("only say what would go; switch it off to delete"),
-    }
-
-
-def _switch(title: str, description: str) -> Param:
-    return Param(False, title=title, type="boolean", description=description)

@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,6 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 from tagmill.airflow.links import ReportLink
 from tagmill.airflow.pages import docs_link
@@ -134,6 +132,10 @@ class JobOperator(SparkSubmitOperator):
         """Return the folder of the job's reports, relative to the pipeline's folder."""
         return "reports"
 
+    def _report_name(self) -> str:
+        """Return how the names of the job's reports begin."""
+        return self.step
+
     def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
         """Run Spark and return the job's report, which decides if the job succeeded, however spark-submit
         ended.
@@ -173,7 +175,7 @@ class JobOperator(SparkSubmitOperator):
         if "://" in settings.storage.root:
             root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
         attempt = f"{re.sub(r'[^A-Za-z0-9.-]', '_', context['dag_run'].run_id)}-{context['ti'].try_number}"
-        file = root / self.pipeline / self._report_folder() / f"{self.step}-{attempt}.json"
+        file = root / self.pipeline / self._report_folder() / f"{self._report_name()}-{attempt}.json"
         make_folder(file.parent)
         file.unlink(missing_ok=True)
         return file
@@ -303,10 +305,10 @@ class AuditOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the audit that the params ask for. Out: the job's report as figures and short texts."""
-        self.chosen(context["params"], context["dag_run"])
+        self.set_arguments(context["params"], context["dag_run"])
         return super().execute(context)
 
-    def chosen(self, params: Mapping[str, Any], dag_run: Any) -> None:
+    def set_arguments(self, params: Mapping[str, Any], dag_run: Any) -> None:
         """Set the tags, and the reason for a repair, from the run's params."""
         self.tags = list(params["tags"])
         self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
@@ -317,159 +319,28 @@ class AuditOperator(JobOperator):
         return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
 
 
-class ByParamsOperator(JobOperator):
-    """A job whose arguments are what a run's params say.
-
-    Args:
-        unattended: the schedule in the configuration whose runs may change something without a person.
-    """
+class ReplicateOperator(JobOperator):
+    """Runs spark_jobs/replicate.py: the topics of a Kafka Journal into its tables."""
 
     template_fields: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-
-    def __init__(self, *, unattended: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.unattended = unattended
+    stores = ("cassandra", "kafka")
+    accept_lost = False
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the job, or let it only report what it would do, as the schedule and the param `dry_run`
-        decide.
-        """
-        params = dict(context["params"])
-        if "dry_run" in params:
-            params["dry_run"] = reports_only(context, self.unattended)
-        with told_to_airflow():
-            self.chosen(params)
+        """Run the replication. Out: the job's report as figures and short texts."""
+        self.set_arguments(context["params"])
         return super().execute(context)
 
-    def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params; each subclass implements it."""
-        raise NotImplementedError
+    def set_arguments(self, params: Mapping[str, Any]) -> None:
+        """Set from the run's params if lost records are accepted."""
+        self.accept_lost = bool(params["accept_lost"])
 
     def _job_arguments(self) -> Sequence[str]:
-        return self.arguments
-
-
-class ViewsOperator(ByParamsOperator):
-    """Runs spark_jobs/views.py: one operation on a journal's tag views, as the run's params say.
-
-    Args:
-        operation: rebuild, delete, truncate, pids or migrate.
-    """
-
-    def __init__(self, *, operation: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.step = operation
-
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the operation; a dry run whose params name nothing says what they lack, without Spark."""
-        params = context["params"]
-        if params["dry_run"] and (lacking := self._lacks(params)):
-            message = f"{self._job()} would change nothing: {lacking}"
-            self.log.info(message)
-            return {"message": message}
-        return super().execute(context)
-
-    def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params; a value may begin with a dash.
-
-        Raises ConfigurationError if the params lack something.
-        """
-        if lacking := self._lacks(params):
-            raise ConfigurationError(f"{self._job()}: {lacking}. Nothing was changed")
-        arguments = ["--operation", self.step]
-        for name, option in (("steps", "--step"), ("persistence_ids", "--persistence-id"), ("tags", "--tag")):
-            arguments += [f"{option}={value}" for value in params.get(name) or ()]
-        if keyspace := params.get("snapshot_keyspace"):
-            arguments.append(f"--snapshot-keyspace={keyspace}")
-        flags = ("offline", "drop_old", "dry_run")
-        self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
-
-    def _lacks(self, params: Mapping[str, Any]) -> str | None:
-        """Return a sentence that says what the operation requires and the params lack, or None."""
-        if self.step in ("rebuild", "delete") and not (params["persistence_ids"] or params["offline"]):
-            return "name persistence_ids, or switch offline on for all of the journal"
-        if self.step == "truncate" and not (params["offline"] or params["dry_run"]):
-            return "the application must be stopped: switch offline on"
-        return None
-
-
-class ReplicateOperator(ByParamsOperator):
-    """Runs spark_jobs/replicate.py: a Kafka Journal's topics into its tables, or Purge actions for ids that
-    have expired.
-
-    Args:
-        operation: replicate or purge_expired.
-    """
-
-    stores = ("cassandra", "kafka")
-
-    def __init__(self, *, operation: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.step = operation
-
-    def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params.
-
-        Raises ConfigurationError if `until` is not a day of the calendar.
-        """
-        arguments = ["--operation", self.step]
-        if until := params.get("until"):
-            arguments.append(f"--until={_day('until', until)}")
-        flags = ("accept_lost", "dry_run")
-        self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
-
-
-class DedupOperator(ByParamsOperator):
-    """Runs spark_jobs/dedup.py: a topic's ids made again, or deleted past their window.
-
-    Args:
-        operation: rekey or expire.
-    """
-
-    def __init__(self, *, operation: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.operation, self.step = operation, f"dedup_{operation}"
-
-    def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params."""
-        flags = ("drop_unreadable", "dry_run")
-        self.arguments = [
-            "--operation",
-            self.operation,
-            *(f"--{name.replace('_', '-')}" for name in flags if params.get(name)),
-        ]
-
-
-class RebucketOperator(ByParamsOperator):
-    """Runs spark_jobs/rebucket.py as the run's params say: by default it only counts."""
-
-    def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params."""
-        table = [f"--table={params['table']}"] if params["table"] else []
-        flags = [
-            f"--{name.replace('_', '-')}"
-            for name in ("offline", "drop_old", "abandon", "dry_run")
-            if params[name]
-        ]
-        self.arguments = ["--to", params["to"], *table, *flags]
+        return ["--operation", "replicate", *(["--accept-lost"] if self.accept_lost else [])]
 
 
 def _without_master(conf: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if key != "spark.master"}
-
-
-def _day(param: str, text: str) -> date:
-    """Return a param's text as a date.
-
-    Raises ConfigurationError if the calendar has no such day, which the param's pattern can't tell.
-    """
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"param {param}: {text!r} is no day of the calendar. Nothing was done; give it as YYYY-MM-DD"
-        ) from None
 
 
 class DrainBacklogOperator(TriggerDagRunOperator):

@@ -2,8 +2,6 @@
 docs/topics.md has what each does.
 
 If nothing is new, or too few and too young records are, all that follows is skipped, so Spark does not start.
-The DAG `dedup_expire_<pipeline>` deletes ids that are past the window, `dedup_rekey_<pipeline>` makes them
-again after the rule or the number of shards was changed.
 """
 
 import logging
@@ -15,9 +13,9 @@ from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
-from tagmill.airflow.operators import DedupOperator, DrainBacklogOperator, TopicSealOperator
+from tagmill.airflow.operators import DrainBacklogOperator, TopicSealOperator
 from tagmill.airflow.steps import owner
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
@@ -138,64 +136,3 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
         log.warning("%s", warning)
     log.info("%s", done["message"])
     return small(done)
-
-
-def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """Return the DAG that makes a pipeline's ids again by the configured rule: only by hand, and by default
-    it only counts.
-    """
-    params = {
-        "dry_run": dry_run_param("only say what would become of the ids"),
-        "drop_unreadable": Param(
-            False,
-            title="Drop unreadable",
-            type="boolean",
-            description="let ids go whose payload gives none under the new rule",
-        ),
-    }
-    return _dedup_dag(settings, pipeline, jobs, "rekey", "made again by the configured rule", None, params)
-
-
-def expire_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """Return the DAG that deletes a pipeline's ids past the window."""
-    params = {"dry_run": dry_run_param("only count; the schedule's own runs delete")}
-    return _dedup_dag(
-        settings,
-        pipeline,
-        jobs,
-        "expire",
-        "past the window deleted",
-        settings.topic(pipeline).expire_schedule,
-        params,
-    )
-
-
-def _dedup_dag(
-    settings: Settings,
-    pipeline: str,
-    jobs: Path,
-    operation: str,
-    purpose: str,
-    schedule: str | None,
-    params: dict[str, Param],
-) -> DAG:
-    dag = new_dag(
-        f"dedup_{operation}",
-        pipeline,
-        description=f"ids of {pipeline} {purpose}",
-        doc=__doc__,
-        schedule=schedule,
-        params=params,
-    )
-    with dag:
-        DedupOperator(
-            task_id=operation,
-            operation=operation,
-            pipeline=pipeline,
-            application=str(jobs / "dedup.py"),
-            unattended=schedule,
-            conn_id=settings.spark.airflow_connection,
-            pool=SPARK_POOL,
-            execution_timeout=LONG,
-        )
-    return dag

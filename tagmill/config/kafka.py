@@ -88,7 +88,7 @@ class KafkaJournalSettings(Section):
     )
     purge_schedule: str | None = Field(
         "@daily",
-        description="When Airflow runs the DAG purge_expired_<pipeline>: a preset or a cron expression, in UTC.",
+        description="When Airflow runs the DAG purge_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
     segment_size: int = Field(
@@ -205,7 +205,7 @@ class ToClickHouse(Section):
     schedule: DeliverySchedule = "@hourly"
     cleanup_schedule: str | None = Field(
         None,
-        description="When Airflow runs the DAG ttl_cleanup_<pipeline>, which deletes what is past "
+        description="When Airflow runs the DAG cleanup_<pipeline>, which deletes what is past "
         "`retention_days`. Left out: by hand only.",
         examples=["@weekly"],
     )
@@ -417,7 +417,7 @@ class TopicSettings(ToClickHouse):
     )
     expire_schedule: str | None = Field(
         None,
-        description="When Airflow runs the DAG dedup_expire_<pipeline>. Left out: by hand only.",
+        description="When Airflow runs the DAG expire_<pipeline>. Left out: by hand only.",
         examples=["@weekly"],
     )
 

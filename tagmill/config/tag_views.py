@@ -173,7 +173,7 @@ class CleanupSettings(Section):
     )
     schedule: str | None = Field(
         "@daily",
-        description="When Airflow runs the DAG ttl_cleanup_<pipeline>: a preset or a cron expression, in UTC.",
+        description="When Airflow runs the DAG cleanup_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
     older_than_days: int | None = Field(

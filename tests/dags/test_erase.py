@@ -1,4 +1,4 @@
-"""What a person may ask of `erase_<pipeline>`, and what the DAG then asks of the library."""
+"""What the operation `erase` asks of the library."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from airflow.sdk.exceptions import ParamValidationError
 
 from tagmill.airflow import erase
 from tagmill.config.settings import AirflowSettings
@@ -28,7 +28,7 @@ class Run:
 def dag(config):
     loaded = bag()
     assert loaded.import_errors == {}
-    return loaded.dags["erase_orders"]
+    return loaded.dags["maintenance_orders"]
 
 
 @pytest.fixture
@@ -53,26 +53,23 @@ def asked(monkeypatch, tmp_path):
 def chosen(dag, **params):
     """Return the context of a run with these params."""
     dag.params.update(params)
-    return {"dag_run": Run(), "params": dag.params.validate()}
+    return dag.params.validate(), {"dag_run": Run()}
 
 
 def test_erase_is_unscheduled_dry_run_by_default(dag, asked):
     """Erasures are started by hand only; with default params they are dry runs without ids."""
     assert dag.schedule is None
-    done = erase.erase("orders", chosen(dag))
+    done = erase.erase("orders", *chosen(dag, operation="erase"))
     assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/d/r"
     assert (done["persistence_ids"], done["erasures"], "counts" in done) == (2, 0, False)
 
 
-def test_erase_passes_params_and_needs_reason(dag, asked, tmp_path):
-    """Params and the ids of the file reach the library; without a reason the library is not called."""
+def test_erase_passes_params_to_library(dag, asked, tmp_path):
+    """Params and the ids of the file reach the library."""
     file = tmp_path / "ids"
     file.write_text("p-2\n\np-3\n")
     params = {"persistence_ids": ["p-1"], "persistence_ids_file": str(file), "dry_run": False}
-    with pytest.raises(AirflowFailException, match="param why is empty"):
-        erase.erase("orders", chosen(dag, **params, why=" "))
-    assert asked == {}
-    erase.erase("orders", chosen(dag, **params, why="asked for"))
+    erase.erase("orders", *chosen(dag, **params, why="asked for"))
     assert asked["delete"] is True and asked["ids"] == ["p-1", "p-2", "p-3"]
     assert (asked["who"], asked["why"]) == ("DAG run r", "asked for")
 

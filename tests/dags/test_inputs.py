@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from tagmill.airflow import connections, erase, journal_clean
 from tagmill.airflow.inputs import ids_of, open_input
+from tagmill.airflow.operations import BY_NAME
 from tagmill.config.settings import AirflowSettings
 from tagmill.errors import ConfigurationError
 
@@ -78,16 +78,16 @@ def test_no_file_is_read_without_a_configured_folder():
 
 @pytest.mark.parametrize("name", ["/proc/self/environ", "../key", "link"])
 @pytest.mark.parametrize(
-    ("form", "task"), [(erase._params, erase.erase), (journal_clean._params, journal_clean.clean)]
+    ("operation", "task"), [("erase", erase.erase), ("journal clean", journal_clean.clean)]
 )
-def test_dags_that_take_files_read_no_secret(config, section, form, task, name, monkeypatch, caplog):
+def test_dags_that_take_files_read_no_secret(config, section, operation, task, name, monkeypatch, caplog):
     """Keep the content of a refused file out of the task's error and log."""
     config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')
     monkeypatch.setenv("PASSWORD_OF_A_SERVER", SECRET)
     monkeypatch.setattr(connections, "find", lambda _: None)
-    params = ParamsDict({**form(), FILE: name, **({"to": 5} if form is journal_clean._params else {})})
+    params = {field.name: field.default for field in BY_NAME[operation].fields}
     with pytest.raises(AirflowFailException, match="is not read") as refused:
-        task("orders", {"dag_run": Run(), "params": params.validate()})
+        task("orders", {**params, FILE: name, "to": 5, "dry_run": True}, {"dag_run": Run()})
     assert SECRET not in f"{refused.value}{caplog.text}"
 
 

@@ -15,22 +15,6 @@ from tests.dags.conftest import PROJECT
 pytest.importorskip("airflow")
 
 
-KINDS = (
-    "deliver",
-    "audit",
-    "ttl_cleanup",
-    "journal_clean",
-    "erase",
-    "views_rebuild",
-    "views_delete",
-    "views_truncate",
-    "views_pids",
-    "views_tags",
-    "views_rebucket",
-    "views_migrate",
-)
-
-
 def bag():
     from airflow.dag_processing.dagbag import DagBag
 
@@ -45,22 +29,21 @@ def dags(config):
 
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
-    of_views = {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
-    of_kafka = {
-        "replicate_carts",
-        "purge_expired_carts",
-        "deliver_products",
-        "dedup_expire_products",
-        "dedup_rekey_products",
+    kinds = {
+        "orders": ("deliver", "audit", "cleanup", "maintenance"),
+        "payments": ("deliver", "audit", "cleanup", "maintenance"),
+        "carts": ("replicate", "purge", "maintenance"),
+        "products": ("deliver", "cleanup", "maintenance"),
+        "cart_events": ("deliver", "cleanup"),
     }
-    of_kafka |= {"ttl_cleanup_products", "deliver_cart_events", "ttl_cleanup_cart_events"}
-    assert set(dags) == of_views | of_kafka
+    assert {dag_id: dag.tags for dag_id, dag in dags.items()} == {
+        f"{kind}_{name}": {kind, name} for name in kinds for kind in kinds[name]
+    }
 
 
-def test_dags_have_tags_no_catchup_single_run(dags):
-    """DAGs have tags and documentation, no catch-up and one active run at a time."""
+def test_dags_have_docs_no_catchup_single_run(dags):
+    """DAGs have documentation, no catch-up and one active run at a time."""
     for dag in dags.values():
-        assert dag.tags
         assert dag.catchup is False
         assert dag.max_active_runs == 1
         assert dag.doc_md
@@ -97,7 +80,7 @@ def test_owner_of_simultaneous_dags_differs():
     due = "scheduled__2026-11-24T00:00:00+00:00"
     of = {
         owner({"dag_run": SimpleNamespace(dag_id=dag, run_id=due)})
-        for dag in ("deliver_orders", "ttl_cleanup_orders")
+        for dag in ("deliver_orders", "cleanup_orders")
     }
     assert len(of) == 2
 
@@ -158,7 +141,7 @@ def test_audit_dag_repair_param_starts_repair(dags):
         (True, ["--repair", "param repair of DAG run manual-1"]),
         (False, ["--tag=order"]),
     ):
-        task.chosen({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
+        task.set_arguments({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
         assert list(task._job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
         dag.params.update({"repair": "yes"})
@@ -179,39 +162,11 @@ def test_replicate_dag_looks_before_spark_job(dags):
     )
     for params, arguments in (({}, []), ({"accept_lost": True}, ["--accept-lost"])):
         dag.params.update(params)
-        task.chosen(dag.params.validate())
+        task.set_arguments(dag.params.validate())
         assert list(task._job_arguments()) == ["--operation", "replicate", *arguments]
     with pytest.raises(ParamValidationError):
         dag.params.update({"accept_lost": "yes"})
         dag.params.validate()
-
-
-def test_purge_dag_is_daily_or_dry_run(dags):
-    """Scheduled purges run daily.
-
-    By hand they are dry runs, or purge up to a day; a param that is not a day is refused.
-    """
-    from airflow.sdk.exceptions import ParamValidationError
-
-    from tagmill.errors import ConfigurationError
-
-    dag = dags["purge_expired_carts"]
-    (task,) = dag.tasks
-    assert dag.timetable.expression == "0 0 * * *"
-    assert task.unattended == "@daily"
-    for params, arguments in (
-        ({}, ["--dry-run"]),
-        ({"dry_run": False, "until": "2026-12-31"}, ["--until=2026-12-31"]),
-    ):
-        dag.params.update(params)
-        task.chosen(dag.params.validate())
-        assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
-    for wrong in ("2026-13-01", "2026-12-31T00:00Z", "tomorrow"):
-        with pytest.raises(ParamValidationError):
-            dag.params.update({"until": wrong})
-            dag.params.validate()
-    with pytest.raises(ConfigurationError, match="param until: '2026-02-30' is no day"):
-        task.chosen({"until": "2026-02-30"})
 
 
 def test_topic_dag_has_four_delivery_steps(dags):
@@ -240,8 +195,8 @@ def test_kafka_journal_dag_has_no_params(dags):
     """
     journal = dags["deliver_cart_events"]
     assert set(journal.task_dict) == {"plan", "seal", "push", "close", "again"} and not journal.params
-    assert dags["ttl_cleanup_products"].schedule is None
-    assert dags["ttl_cleanup_cart_events"].timetable.expression == "0 0 * * 0"
+    assert dags["cleanup_products"].schedule is None
+    assert dags["cleanup_cart_events"].timetable.expression == "0 0 * * 0"
 
 
 def test_topic_backlog_triggers_another_run(dags, monkeypatch):
@@ -266,49 +221,6 @@ def test_topic_backlog_triggers_another_run(dags, monkeypatch):
         task.execute({"params": {}})
 
 
-def test_dedup_dags_are_manual_dry_runs(dags):
-    """Expiry and rekeying of ids are not scheduled unless configured so, and are dry runs by default."""
-    expire, rekey = dags["dedup_expire_products"], dags["dedup_rekey_products"]
-    assert expire.schedule is None and rekey.schedule is None
-    for dag, arguments in (
-        (expire, ["--operation", "expire", "--dry-run"]),
-        (rekey, ["--operation", "rekey", "--dry-run"]),
-    ):
-        (task,) = dag.tasks
-        task.chosen(dag.params.validate())
-        assert list(task._job_arguments()) == arguments and task.application.split("/")[-1] == "dedup.py"
-
-
-def test_rebucket_dag_is_manual_dry_run(dags):
-    """Rebucketing has no schedule and is a dry run by default; its params become the job's arguments."""
-    from airflow.sdk.exceptions import ParamValidationError
-
-    dag = dags["views_rebucket_orders"]
-    (task,) = dag.tasks
-    assert (dag.schedule, task.pool, task.application.split("/")[-1]) == (None, "spark", "rebucket.py")
-    for params, arguments in (
-        ({}, ["--to", "Hour", "--dry-run"]),
-        ({"to": "Day", "dry_run": False}, ["--to", "Day"]),
-        ({"to": "Minute", "offline": True}, ["--to", "Minute", "--offline"]),
-        (
-            {"offline": False, "drop_old": True, "dry_run": True},
-            ["--to", "Minute", "--drop-old", "--dry-run"],
-        ),
-        (
-            {"drop_old": False, "abandon": True, "table": "tag_views_2"},
-            ["--to", "Minute", "--table=tag_views_2", "--abandon", "--dry-run"],
-        ),
-    ):
-        dag.params.update(params)
-        task.chosen(dag.params.validate())
-        assert list(task._job_arguments()) == arguments
-    for wrong in ({"to": "Week"}, {"dry_run": "no"}, {"table": "Tag-Views"}):
-        with pytest.raises(ParamValidationError):
-            dag.params.update(wrong)
-            dag.params.validate()
-        dag.params.update({"to": "Day", "dry_run": True, "table": ""})
-
-
 def test_close_announces_the_pipelines_asset(dags):
     (asset,) = dags["deliver_orders"].task_dict["close"].outlets
     assert (asset.name, asset.uri) == ("tagmill_orders", "tagmill://delivered/orders")
@@ -328,11 +240,11 @@ def test_the_schedule_is_the_configurations(dags):
 
 def test_cleanup_dag_scheduled_only_if_enabled(config, dags):
     """Cleanups run daily for pipelines that enable them and have no schedule for others."""
-    assert dags["ttl_cleanup_orders"].schedule is None and dags["ttl_cleanup_payments"].schedule is None
+    assert dags["cleanup_orders"].schedule is None and dags["cleanup_payments"].schedule is None
     config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
     switched = bag().dags
-    assert switched["ttl_cleanup_orders"].schedule is None
-    assert switched["ttl_cleanup_payments"].timetable.expression == "0 0 * * *"
+    assert switched["cleanup_orders"].schedule is None
+    assert switched["cleanup_payments"].timetable.expression == "0 0 * * *"
 
 
 def test_dags_can_be_serialised_and_hold_no_secret(config, monkeypatch):
@@ -382,7 +294,7 @@ def test_wrong_params_are_refused_before_a_run_exists(dags, params):
 def test_cleanup_dry_run_is_true_or_false(dags, dry_run):
     from airflow.sdk.exceptions import ParamValidationError
 
-    merged = dags["ttl_cleanup_orders"].params
+    merged = dags["cleanup_orders"].params
     assert merged.validate() == {"dry_run": True}
     merged.update({"dry_run": False})
     assert merged.validate() == {"dry_run": False}
@@ -407,9 +319,8 @@ def test_every_form_can_be_triggered_as_it_opens(dags):
 
 
 def test_forms_list_what_can_be_chosen(dags):
-    assert dags["views_migrate_orders"].params.get_param("steps").schema["examples"] == [
-        step.value for step in Step
-    ]
+    params = dags["maintenance_orders"].params
+    assert params.get_param("steps").schema["examples"] == [step.value for step in Step]
 
 
 def test_dry_run_is_on_wherever_it_is(dags):
@@ -418,7 +329,7 @@ def test_dry_run_is_on_wherever_it_is(dags):
     """
     with_it = {dag_id for dag_id, dag in dags.items() if "dry_run" in dag.params}
     assert all(dags[dag_id].params["dry_run"] is True for dag_id in with_it)
-    reading = ("deliver_", "audit_", "views_tags_", "replicate_")
+    reading = ("deliver_", "audit_", "replicate_")
     assert set(dags) - with_it == {dag_id for dag_id in dags if dag_id.startswith(reading)}
 
 
@@ -463,7 +374,7 @@ def test_missing_configuration_is_named_import_error(config):
 
 
 @pytest.mark.parametrize(
-    "file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py", "topics.py"]
+    "file", ["deliver.py", "audit.py", "cleanup.py", "maintenance.py", "replicate.py", "topics.py"]
 )
 def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
@@ -571,79 +482,3 @@ def test_reread_range_senseless_params_are_refused(params, run, named):
 
     with pytest.raises(ConfigurationError, match=named):
         reread_range(params, run, "@hourly")
-
-
-def test_views_dags_are_manual_dry_runs(dags):
-    """Operations on views have no schedule, are dry runs by default, and pass ids to the job as they are."""
-    from airflow.sdk.exceptions import ParamValidationError
-
-    for name in ("rebuild", "delete", "truncate", "pids", "migrate"):
-        dag = dags[f"views_{name}_orders"]
-        assert dag.schedule is None and dag.params["dry_run"] is True
-        (task,) = dag.tasks
-        assert (task.pool, task.application.split("/")[-1], task.step) == ("spark", "views.py", name)
-        offline = {"offline": True} if name in ("rebuild", "delete") else {}
-        task.chosen({**dag.params, **offline})
-        assert task._job_arguments() == ["--operation", name, *["--offline"] * len(offline), "--dry-run"]
-    (rebuild,) = dags["views_rebuild_orders"].tasks
-    params = {"persistence_ids": ["o-1", "-x"], "offline": False, "tags": ["t"], "dry_run": False}
-    rebuild.chosen(params)
-    assert rebuild._job_arguments()[2:] == ["--persistence-id=o-1", "--persistence-id=-x", "--tag=t"]
-    with pytest.raises(ParamValidationError, match="non-empty"):
-        dags["views_rebuild_orders"].params["persistence_ids"] = ["", "x"]
-    with pytest.raises(ParamValidationError, match="does not match"):
-        dags["views_rebuild_orders"].params["tags"] = ["a\nb", "a\0b"]
-
-
-@pytest.mark.parametrize(
-    ("operation", "params", "lacking"),
-    [
-        ("rebuild", {}, "name persistence_ids, or switch offline on"),
-        ("delete", {}, "name persistence_ids, or switch offline on"),
-        ("truncate", {"dry_run": False}, "the application must be stopped"),
-    ],
-)
-def test_views_job_says_what_form_lacks(dags, operation, params, lacking):
-    """Dry runs with a form's defaults succeed and say what to fill in; without dry run they fail at once."""
-    from types import SimpleNamespace
-
-    from airflow.sdk.exceptions import AirflowFailException
-
-    dag = dags[f"views_{operation}_orders"]
-    (task,) = dag.tasks
-    context = {"dag_run": SimpleNamespace(run_type="manual", run_id="r"), "params": dag.params.dump()}
-    if not params:
-        assert lacking in task.execute(context)["message"]
-    with pytest.raises(AirflowFailException, match=lacking):
-        task.execute({**context, "params": {**context["params"], "dry_run": False}})
-
-
-def test_migrate_dag_params_become_arguments(dags):
-    """Params become the job's arguments. Nothing is dropped unless drop_old is on."""
-    from airflow.sdk.exceptions import ParamValidationError
-
-    params = dags["views_migrate_orders"].params
-    (task,) = dags["views_migrate_orders"].tasks
-    assert params["drop_old"] is False
-    params.update(
-        {
-            "steps": ["tables", "tags"],
-            "offline": True,
-            "drop_old": True,
-            "snapshot_keyspace": "snap",
-            "dry_run": False,
-        }
-    )
-    task.chosen(params.validate())
-    assert task._job_arguments() == [
-        "--operation",
-        "migrate",
-        "--step=tables",
-        "--step=tags",
-        "--snapshot-keyspace=snap",
-        "--offline",
-        "--drop-old",
-    ]
-    with pytest.raises(ParamValidationError):
-        params.update({"steps": ["drop"]})
-        params.validate()

@@ -9,7 +9,7 @@ import pytest
 from tests.standalone.test_airflow import in_clickhouse, in_view
 from tests.support.standalone import DAG
 
-AUDIT, CLEANUP = "audit_orders", "ttl_cleanup_orders"
+AUDIT, CLEANUP = "audit_orders", "cleanup_orders"
 
 
 @pytest.mark.long
@@ -56,7 +56,7 @@ def test_cleanup_triggered_while_paused_only_reports(stack, delivered):
 @pytest.mark.long
 def test_cleanup_of_the_schedule_deletes_on_time(delivered):
     """Switch the cleanup on: its first run is the one of the next minute, and it may delete."""
-    dag = "ttl_cleanup_products"
+    dag = "cleanup_products"
     delivered.api.pause(dag, False)
     end = time.monotonic() + 100
     while not (runs := {run: state for run, state in delivered.api.runs(dag).items() if state == "success"}):

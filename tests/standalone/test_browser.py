@@ -146,17 +146,10 @@ def test_dialog_chosen_params_run_succeeds(page, dialog, delivered, append, stac
     assert list(found) == [("order", number) for number in range(1, 6)]
 
 
-FORMS = [*(f"views_{name}_orders" for name in ("truncate", "rebucket", "migrate")), "journal_clean_orders"]
+FORMS = ["maintenance_orders", "maintenance_products", "maintenance_carts"]
 OTHER_FORMS = [
-    *("deliver_orders", "audit_orders", "ttl_cleanup_orders", "erase_orders"),
-    *(f"views_{name}_orders" for name in ("rebuild", "delete", "pids", "tags")),
-    *(
-        "replicate_carts",
-        "purge_expired_carts",
-        "deliver_products",
-        "dedup_expire_products",
-        "dedup_rekey_products",
-    ),
+    *("deliver_orders", "audit_orders", "cleanup_orders"),
+    *("deliver_products", "cleanup_products", "replicate_carts", "purge_carts"),
 ]
 
 
@@ -182,9 +175,10 @@ def test_form_is_triggered_as_it_opens(page, delivered, dag):
 
 
 def test_steps_of_migration_are_listed(page, delivered):
-    page.goto("/dags/views_migrate_orders")
+    page.goto("/dags/maintenance_orders")
     page.get_by_role("button", name="Trigger Dag").click()
     opened = page.get_by_role("dialog")
+    opened.get_by_role("button", name="views migrate", exact=True).click()
     opened.get_by_role("combobox", name="Select one or multiple values").first.click()
     for step in ("tables", "tags-column", "columns", "pids", "tags"):
         expect(page.get_by_role("option", name=step, exact=True)).to_be_visible()

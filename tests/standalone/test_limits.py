@@ -6,7 +6,7 @@ import uuid
 from tests.standalone.test_airflow import in_clickhouse
 from tests.support.standalone import DAG, PASSWORDS
 
-ERASE = "erase_orders"
+MAINTENANCE = "maintenance_orders"
 
 
 def test_delivered_files_are_kept_from_others(delivered):
@@ -46,12 +46,13 @@ def test_params_naming_foreign_files_are_refused(stack, delivered):
     }
     named["ids"] = "nobody knows any of the 1 persistence ids (the first: 'nobody')"
     runs = {
-        delivered.api.trigger(ERASE, {"persistence_ids_file": name}): said for name, said in named.items()
+        delivered.api.trigger(MAINTENANCE, {"operation": "erase", "persistence_ids_file": name}): said
+        for name, said in named.items()
     }
-    delivered.api.pause(ERASE, False)
+    delivered.api.pause(MAINTENANCE, False)
     for run, said in runs.items():
-        assert delivered.wait(ERASE, run) == "failed"
-        (error,) = delivered.errors(ERASE, run)
+        assert delivered.wait(MAINTENANCE, run) == "failed"
+        (error,) = delivered.errors(MAINTENANCE, run)
         assert said in error
     assert delivered.files_with(secret) == [key]
     assert [file for password in PASSWORDS.values() for file in delivered.files_with(password)] == []

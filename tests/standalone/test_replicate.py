@@ -1,10 +1,10 @@
-"""A Kafka Journal in a real Airflow is replicated and purged of expired ids, and without new records no Spark
-starts.
+"""A Kafka Journal in a real Airflow is replicated and, after an approval, purged of expired ids; without new
+records no Spark starts.
 """
 
 from tests.support.kafka import Topic, create
 
-REPLICATE, PURGE = "replicate_carts", "purge_expired_carts"
+REPLICATE, MAINTENANCE = "replicate_carts", "maintenance_carts"
 
 
 def test_dags_replicate_and_purge_kafka_journal(airflow, stack, kafka):
@@ -24,6 +24,23 @@ def test_dags_replicate_and_purge_kafka_journal(airflow, stack, kafka):
         idle = airflow.api.trigger(REPLICATE)
         airflow.succeed(REPLICATE, idle)
     assert airflow.tasks(REPLICATE, idle) == {"look": "skipped", "replicate": "skipped"} and not seen.jvms
-    assert list(airflow.first_run(PURGE, {"dry_run": False}).values()) == ["success"]
-    airflow.succeed(REPLICATE, airflow.api.trigger(REPLICATE))
-    assert rows() == [("cart", 1), ("cart", 2)]
+
+    # With the form's defaults a dry run is all; with dry_run off a person rejects it once, then approves.
+    assert list(airflow.first_run(MAINTENANCE).values()) == ["success"]
+    (run,) = airflow.api.runs(MAINTENANCE)
+    only_dry = {"dry_run": "success", "approve": "skipped", "change": "skipped"}
+    assert airflow.tasks(MAINTENANCE, run) == only_dry
+    for answer, change in (("Reject", "skipped"), ("Approve", "success")):
+        run = airflow.api.trigger(MAINTENANCE, {"dry_run": False})
+        asked = airflow.answer(MAINTENANCE, run, answer)
+        assert asked["subject"] == "kafka-journal purge-expired of carts"
+        assert "    purged: 1\n" in asked["body"], asked["body"]
+        airflow.succeed(MAINTENANCE, run)
+        assert airflow.tasks(MAINTENANCE, run) == {
+            "dry_run": "success",
+            "approve": "success",
+            "change": change,
+        }
+        airflow.succeed(REPLICATE, airflow.api.trigger(REPLICATE))
+        kept = [("short-lived", 1)] if answer == "Reject" else []
+        assert rows() == [("cart", 1), ("cart", 2), *kept]

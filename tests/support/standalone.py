@@ -118,6 +118,17 @@ class Standalone:
                 found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
         return found
 
+    def answer(self, dag: str, run: str, option: str) -> dict[str, Any]:
+        """Wait until a run asks a person for an approval, answer, and return the question."""
+        end = time.monotonic() + 240
+        while (states := self.tasks(dag, run)).get("approve") != "awaiting_input":
+            assert time.monotonic() < end and states["dry_run"] != "failed", (states, self.errors(dag, run))
+            time.sleep(0.5)
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+        asked: dict[str, Any] = self.call("GET", path)
+        self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
+        return asked
+
     def first_run(self, dag: str, conf: dict[str, Any] | None = None) -> dict[str, str]:
         """Trigger a paused DAG, unpause it as the form does, and wait; return the state of each run."""
         run = self.api.trigger(dag, conf)

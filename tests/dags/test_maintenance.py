@@ -1,0 +1,259 @@
+"""What a person may ask of `maintenance_<pipeline>`, and what its three tasks make of it."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    ParamValidationError,
+)
+
+from tagmill.airflow import maintenance
+from tagmill.airflow.operations import OPERATIONS, operations_of, select
+from tagmill.errors import ConfigurationError
+from tests.dags.test_integrity import bag
+
+REPORT = {"ok": True, "seconds": 2.5, "exit_code": 0, "rows": 32, "message": "orders:\n# 32 rows would go"}
+PIPELINES = {"tag_views": "orders", "topic": "products", "kafka_journal": "carts"}
+
+
+@pytest.fixture
+def dags(config):
+    loaded = bag()
+    assert loaded.import_errors == {}
+    return loaded.dags
+
+
+class TaskInstance:
+    """Part of a TaskInstance that the tasks use; a task reads what an earlier one has pushed."""
+
+    def __init__(self):
+        self.pushed = {}
+
+    def xcom_push(self, key, value):
+        self.pushed[key] = value
+
+    def xcom_pull(self, task_ids, key):
+        assert task_ids == "dry_run"
+        return self.pushed.get(key)
+
+
+@pytest.fixture
+def run(dags, monkeypatch):
+    """Return run(task, params), which runs a task of maintenance_orders and returns the context.
+
+    `run.performed` has the operation and the `dry_run` of each call.
+    """
+    ti, performed = TaskInstance(), []
+    monkeypatch.setattr(
+        maintenance.OperationOperator,
+        "perform",
+        lambda self, operation, params, context: (
+            performed.append((operation.name, params["dry_run"])) or REPORT
+        ),
+    )
+
+    def execute(task_id, **params):
+        dag = dags["maintenance_orders"]
+        task = dag.task_dict[task_id]
+        merged = {**dag.params.dump(), **params}
+        return task.execute({"params": merged, "ti": ti, "task": task})
+
+    execute.performed, execute.ti = performed, ti
+    return execute
+
+
+def test_flow_is_dry_run_approval_change(dags):
+    for name in PIPELINES.values():
+        tasks = dags[f"maintenance_{name}"].task_dict
+        upstream = {task_id: task.upstream_task_ids for task_id, task in tasks.items()}
+        assert upstream == {"dry_run": set(), "approve": {"dry_run"}, "change": {"approve"}}
+        assert (tasks["dry_run"].pool, tasks["change"].pool) == ("spark", "spark")
+        assert tasks["approve"].response_timeout and tasks["approve"].defaults == ["Reject"]
+
+
+def test_form_has_each_kinds_operations(dags):
+    """Forms offer the operations of the pipeline's kind and no field that none of them takes."""
+    for kind, name in PIPELINES.items():
+        dag = dags[f"maintenance_{name}"]
+        params = dag.params
+        operations = operations_of(kind)
+        assert params.get_param("operation").schema["enum"] == [operation.name for operation in operations]
+        fields = {field.name for operation in operations for field in operation.fields}
+        assert set(params) == {"operation", "dry_run", *fields}
+        assert all(f"`{field}`" in dag.doc_md for field in fields)
+        select(operations, name, params.validate())  # The form as it opens lacks nothing.
+    assert {op.name for op in OPERATIONS if op.script is None} == set(maintenance.IN_PROCESS)
+
+
+def test_dry_run_ends_without_approval(run):
+    """Dry runs skip the approval; the report is in XCom, whatever the operation."""
+    for params in ({"operation": "views pids"}, {"operation": "views tags", "dry_run": False}):
+        with pytest.raises(DownstreamTasksSkipped) as skipped:
+            run("dry_run", **params)
+        assert set(skipped.value.tasks) == {"approve", "change"}
+        assert run.ti.pushed["return_value"] == REPORT
+        with pytest.raises(AirflowSkipException):
+            run("change", **{**params, "dry_run": True})
+    assert run.performed == [("views pids", True), ("views tags", True)]
+
+
+def test_change_follows_approved_dry_run(run):
+    """With dry_run off a dry run comes first, and its counts are shown as text, not as Markdown."""
+    params = {"operation": "views rebuild", "dry_run": False, "persistence_ids": ["p-1", "p-2"]}
+    assert run("dry_run", **params) == REPORT
+    shown = run.ti.pushed["preview"].split("\n\n", 1)[1].splitlines()
+    assert [line.strip() for line in shown] == [
+        "persistence_ids: 2 named",
+        "",
+        "The dry run says:",
+        "rows: 32",
+        "orders:",
+        "# 32 rows would go",
+    ]
+    assert all(line.startswith("    ") for line in shown)
+    assert run("change", **params) == REPORT
+    assert run.performed == [("views rebuild", True), ("views rebuild", False)]
+
+
+def test_change_refuses_file_edited_after_approval(run, config, tmp_path, monkeypatch):
+    """Persistence ids of a file that differs from the one of the dry run were not approved."""
+    (tmp_path / "ids").write_text("p-1\n")
+    config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{tmp_path}"\n')
+    monkeypatch.setattr(maintenance.connections, "find", lambda _: None)
+    params = {"operation": "erase", "why": "w", "dry_run": False, "persistence_ids_file": "ids"}
+    run("dry_run", **params)
+    assert run("change", **params) == REPORT
+    (tmp_path / "ids").write_text("p-1\np-2\n")
+    with pytest.raises(AirflowFailException, match="not the one that the dry run read"):
+        run("change", **params)
+    assert len(run.performed) == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"operation": "views rebuild"}, "views rebuild of orders: name persistence_ids, or switch offline on"),
+        ({"operation": "views delete"}, "name persistence_ids, or switch offline on"),
+        ({"operation": "views truncate", "dry_run": False}, "the application must be stopped"),
+        ({"operation": "views rebucket"}, "set bucket_size to one of Day, Hour, Minute"),
+        ({"operation": "journal clean", "to": 5}, "name persistence_ids, or a file of them"),
+        ({"operation": "erase"}, "name persistence_ids, or a file of them"),
+        ({"operation": "erase", "persistence_ids": ["p"], "why": " ", "dry_run": False}, "param why is empty"),
+        ({"operation": "views tags", "persistence_ids": ["p"] * 1001}, "at most 1000 persistence_ids"),
+        ({"operation": "views pids", "offline": True, "to": 5}, "views pids of orders: it has no param offline, to"),
+        ({"operation": "erase", "persistence_ids": ["p"], "keep": 2}, "it has no param keep"),
+    ],
+)  # fmt: skip
+def test_unfit_fields_fail_with_one_line(run, params, message):
+    """Missing fields and fields of other operations fail the first task, before anything is looked at."""
+    with pytest.raises(AirflowFailException) as failed:
+        run("dry_run", **params)
+    text = str(failed.value)
+    assert message in text and "Nothing was changed" in text and len(text.splitlines()) == 1
+    assert run.performed == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "arguments"),
+    [
+        ("views rebuild", {"offline": True}, ["--operation", "rebuild", "--offline", "--dry-run"]),
+        (
+            "views rebuild",
+            {"persistence_ids": ["o-1", "-x", "o-1"], "tags": ["t"], "dry_run": False},
+            ["--operation", "rebuild", "--persistence-id=o-1", "--persistence-id=-x", "--tag=t"],
+        ),
+        ("views delete", {"offline": True}, ["--operation", "delete", "--offline", "--dry-run"]),
+        ("views truncate", {}, ["--operation", "truncate", "--dry-run"]),
+        ("views pids", {}, ["--operation", "pids", "--dry-run"]),
+        ("views migrate", {}, ["--operation", "migrate", "--dry-run"]),
+        (
+            "views migrate",
+            {"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap", "dry_run": False},
+            ["--operation", "migrate", "--step=tables", "--step=tags", "--snapshot-keyspace=snap", "--offline", "--drop-old"],
+        ),
+        ("views rebucket", {"bucket_size": "Hour"}, ["--to", "Hour", "--dry-run"]),
+        (
+            "views rebucket",
+            {"bucket_size": "Minute", "offline": True, "drop_old": True, "dry_run": False},
+            ["--to", "Minute", "--offline", "--drop-old"],
+        ),
+        (
+            "views rebucket",
+            {"bucket_size": "Day", "abandon": True, "table": "tag_views_2"},
+            ["--to", "Day", "--table=tag_views_2", "--abandon", "--dry-run"],
+        ),
+        ("dedup expire", {"dry_run": False}, ["--operation", "expire"]),
+        ("dedup rekey", {}, ["--operation", "rekey", "--dry-run"]),
+        ("dedup rekey", {"drop_unreadable": True, "dry_run": False}, ["--operation", "rekey", "--drop-unreadable"]),
+        ("kafka-journal purge-expired", {}, ["--operation", "purge_expired", "--dry-run"]),
+        (
+            "kafka-journal purge-expired",
+            {"until": "2026-12-31", "dry_run": False},
+            ["--operation", "purge_expired", "--until=2026-12-31"],
+        ),
+    ],
+)  # fmt: skip
+def test_params_become_arguments_of_job(dags, operation, params, arguments):
+    """Params become the job's arguments, which its own parser takes; dry_run is on unless switched off."""
+    (declared,) = [one for one in OPERATIONS if one.name == operation]
+    dag = dags[f"maintenance_{PIPELINES[declared.kind]}"]
+    dag.params.update({"operation": operation, **params})
+    task = dag.task_dict["change"]
+    task.set_arguments(declared, dag.params.validate())
+    assert list(task._job_arguments()) == arguments
+    assert (task.application.rpartition("/")[2], task.step) == (declared.script, declared.step)
+    assert task.stores == (("cassandra", "kafka") if declared.kafka else ("cassandra",))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "params"),
+    [
+        ("orders", {"operation": "views"}),
+        ("orders", {"operation": "dedup rekey"}),
+        ("orders", {"dry_run": "no"}),
+        ("orders", {"persistence_ids": ["", "x"]}),
+        ("orders", {"tags": ["a\0b"]}),
+        ("orders", {"tags": ["a\nb", "a\0b"]}),
+        ("orders", {"steps": ["drop"]}),
+        ("orders", {"bucket_size": "Week"}),
+        ("orders", {"table": "Tag-Views"}),
+        ("products", {"drop_unreadable": "yes"}),
+        ("carts", {"until": "2026-13-01"}),
+        ("carts", {"until": "2026-12-31T00:00Z"}),
+        ("carts", {"until": "tomorrow"}),
+    ],
+)
+def test_values_outside_schema_create_no_run(dags, pipeline, params):
+    with pytest.raises(ParamValidationError):
+        dags[f"maintenance_{pipeline}"].params.update(params)
+        dags[f"maintenance_{pipeline}"].params.validate()
+
+
+def test_until_is_day_of_calendar(dags):
+    (purge,) = operations_of("kafka_journal")
+    with pytest.raises(ConfigurationError, match="param until: '2026-02-30' is no day"):
+        purge.job_arguments({"until": "2026-02-30", "dry_run": True})
+
+
+def test_scheduled_operation_changes_on_schedule_only(dags, config, run):
+    """Operations with a schedule in the configuration have a DAG, whose runs by hand are dry runs."""
+    assert "expire_products" not in dags and dags["purge_carts"].timetable.expression == "0 0 * * *"
+    text = config.read_text()
+    config.write_text(text.replace('format = "json"', 'format = "json"\nexpire_schedule = "@weekly"'))
+    expire = bag().dags["expire_products"]
+    assert expire.timetable.expression == "0 0 * * 0"
+    now = datetime.now(tz=UTC)
+    for dag in (dags["purge_carts"], expire):
+        (task,) = dag.tasks
+        for run_type, params in (("scheduled", {"dry_run": True}), ("manual", {"dry_run": True})):
+            dag_run = SimpleNamespace(run_type=run_type, run_id="r", start_date=now, run_after=now)
+            task.execute({"dag_run": dag_run, "params": params})
+    names = ("kafka-journal purge-expired", "dedup expire")
+    assert run.performed == [(name, dry_run) for name in names for dry_run in (False, True)]
