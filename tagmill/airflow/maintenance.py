@@ -92,6 +92,7 @@ def maintenance_dag(settings: Settings, pipeline: str, jobs: Path, operations: S
             defaults=ApprovalOperator.REJECT,
             response_timeout=ANSWER,
             execution_timeout=SHORT,
+            retries=0,  # a retry would wait for an answer that was given before
         )
         DryRunOperator(task_id="dry_run", **shared) >> approve >> ChangeOperator(task_id="change", **shared)
     return dag

@@ -20,6 +20,8 @@ from local.processes import MARKER, marked
 from tagmill.errors import StoreUnavailable
 
 DAG = "deliver_orders"
+# Seconds that a person takes to read a question.
+READING_SECONDS = 5
 PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr3t"}
 
 
@@ -126,6 +128,8 @@ class Standalone:
             time.sleep(0.5)
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
         asked: dict[str, Any] = self.call("GET", path)
+        # Until the scheduler has noted that the asking process ended, it takes a resumed task for a failed one.
+        time.sleep(READING_SECONDS)
         self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
         return asked
 
