@@ -55,10 +55,10 @@ def test_no_two_dags_share_a_param(dags):
 
 
 def test_tasks_time_out_and_retry_with_backoff(dags):
-    """Tasks have a time limit and at least three retries with exponential backoff."""
+    """Tasks have a time limit and at least three retries with exponential backoff; a question is asked once."""
     for task in (task for dag in dags.values() for task in dag.tasks):
         assert task.execution_timeout, task.task_id
-        assert task.retries >= 3, task.task_id
+        assert task.retries >= 3 or task.task_id == "approve", task.task_id
         assert task.retry_exponential_backoff > 1, task.task_id
 
 
