@@ -62,7 +62,7 @@ def rekey(
                 )
 
         question = f"Make the ids of pipeline {pipeline} again?"
-        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=not as_json)
     print(done.model_dump_json()) if as_json else _show(done)
 
 
@@ -88,7 +88,7 @@ def expire(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_jso
         question = (
             f"Delete the ids of pipeline {pipeline} that were delivered over {chosen.window_days} days ago?"
         )
-        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=not as_json)
     print(done.model_dump_json()) if as_json else _show(done)
 
 

@@ -14,12 +14,13 @@ from tagmill.cli.shared import (
     PersistenceIdsFile,
     Pipeline,
     Yes,
-    confirm,
+    is_read_twice,
     one_line_errors,
     out,
     person,
     settings,
     show,
+    show_and_ask,
     tag_view_pipelines,
     telling,
 )
@@ -42,8 +43,8 @@ def erase(
 ) -> None:
     """Erase persistence ids everywhere, for good.
 
-    That is journal, snapshots, views, sealed files, ClickHouse and ledger. Asks first; --dry-run shows what
-    would go. Erases them in all pipelines on the journal, delivered or not. Their actors must not be
+    That is journal, snapshots, views, sealed files, ClickHouse and ledger. Shows what would go and asks;
+    --dry-run only shows it. Erases them in all pipelines on the journal, delivered or not. Their actors must not be
     running. Safe to stop and to start again at any moment; without persistence ids it finishes an unfinished
     erasure.
     """
@@ -57,25 +58,30 @@ def erase(
     ids = ids_of(persistence_id, persistence_ids)
     configured = settings()
     keyspace = configured.pipeline(pipeline).keyspace
-    if not dry_run:
-        which = (
-            "ALL that there is of these persistence ids"
-            if named
-            else "what an erasure that is not finished was to erase"
-        )
-        confirm(f"Erase {which} of journal {keyspace}, everywhere and for good?", yes)
-    with telling(pipeline, "erasing") as tell:
-        done = erase_ids(
-            configured,
-            pipeline,
-            ids,
-            owner=this_process(),
-            who=person(),
-            why=why.strip(),
-            delete=not dry_run,
-            tell=tell,
-            despite_views=despite_views,
-        )
+
+    def work(only_count: bool) -> dict[str, Any]:
+        before = only_count and not dry_run
+        with telling(pipeline, "counting" if only_count else "erasing") as tell:
+            return erase_ids(
+                configured,
+                pipeline,
+                ids_of(persistence_id, persistence_ids) if before else ids,
+                owner=this_process(),
+                who=person(),
+                why=why.strip(),
+                delete=not only_count,
+                tell=tell,
+                despite_views=despite_views,
+            )
+
+    which = (
+        "ALL that there is of these persistence ids"
+        if named
+        else "what an erasure that is not finished was to erase"
+    )
+    question = f"Erase {which} of journal {keyspace}, everywhere and for good?"
+    shown = named and not as_json and is_read_twice(persistence_ids)
+    done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=shown)
     if as_json:
         print(json.dumps(done, default=str))
     else:

@@ -13,12 +13,13 @@ from tagmill.cli.shared import (
     PersistenceIdsFile,
     Pipeline,
     Yes,
-    confirm,
     err,
+    is_read_twice,
     one_line_errors,
     out,
     settings,
     show,
+    show_and_ask,
     telling,
 )
 from tagmill.domain.identifiers import quoted
@@ -88,7 +89,7 @@ def clean(
 ) -> None:
     """Delete events and snapshots of persistence ids, as the plugin's Cleanup does.
 
-    Asks first; --dry-run shows what would go. Give exactly one of --to, --before-snapshot, --snapshots and
+    Shows what would go and asks; --dry-run only shows it. Give exactly one of --to, --before-snapshot, --snapshots and
     --all. A persistence id with undelivered events is left as it is, and the exit status is 3 then. While
     the actor runs, all but --all is safe. Safe to stop and to start again at any moment. For example:
 
@@ -114,13 +115,18 @@ def clean(
     wanted = Wanted(named[0], to, keep, newer, never_again, views, force_undelivered, force_unread)
     ids = ids_of(persistence_id, persistence_ids)
     configured = settings()
-    configured.pipeline(pipeline)
-    if not dry_run:
-        confirm(_question(configured.pipeline(pipeline).keyspace, wanted), yes)
-    with telling(pipeline, "cleaning the journal") as tell:
-        done = clean_journal(
-            configured, pipeline, ids, wanted, owner=this_process(), delete=not dry_run, tell=tell
-        )
+
+    def work(only_count: bool) -> dict[str, Any]:
+        before = only_count and not dry_run
+        these = ids_of(persistence_id, persistence_ids) if before else ids
+        with telling(pipeline, "looking at the journal" if only_count else "cleaning the journal") as tell:
+            return clean_journal(
+                configured, pipeline, these, wanted, owner=this_process(), delete=not only_count, tell=tell
+            )
+
+    question = _question(configured.pipeline(pipeline).keyspace, wanted)
+    shown = not as_json and is_read_twice(persistence_ids)
+    done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=shown)
     if as_json:
         print(json.dumps(done, default=str))
     else:

@@ -137,7 +137,7 @@ def purge_expired(
                 )
 
         question = f"Purge all ids of {pipeline} that have expired, for good?"
-        done = show_and_ask(question, work, _show_purged, dry_run=dry_run, yes=yes, as_json=as_json)
+        done = show_and_ask(question, work, _show_purged, dry_run=dry_run, yes=yes, shown=not as_json)
     print(done.model_dump_json()) if as_json else _show_purged(done)
 
 

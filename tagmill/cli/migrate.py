@@ -101,7 +101,7 @@ def migrate(
                 )
 
         question = _question(plan, pipeline)
-        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, as_json=as_json)
+        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=not as_json)
     print(done.model_dump_json()) if as_json else _show(done)
 
 

@@ -106,7 +106,7 @@ def rebucket(
 
         only_look = dry_run or not (yes or sys.stdin.isatty())
         question = f"Do this to the view of pipeline {pipeline}?"
-        done = show_and_ask(question, work, _show, dry_run=only_look, yes=yes, as_json=as_json)
+        done = show_and_ask(question, work, _show, dry_run=only_look, yes=yes, shown=not as_json)
     print(json.dumps(done, default=str)) if as_json else _show(done)
 
 

@@ -224,7 +224,7 @@ def show_and_ask(
     *,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
+    shown: bool,
 ) -> R:
     """Do work, or only look in a dry run; unless --yes is given, show on a terminal what would change, and
     ask.
@@ -235,14 +235,19 @@ def show_and_ask(
         display: shows that; the caller shows what is returned.
         dry_run: whether to look only.
         yes: whether to do it without asking.
-        as_json: whether standard output is for one JSON document, so that nothing is shown before.
+        shown: whether it may be shown before; not where standard output is for one JSON document.
     """
     if dry_run:
         return work(True)
-    if not (yes or as_json) and sys.stdin.isatty():
+    if shown and not yes and sys.stdin.isatty():
         display(work(True))
     confirm(question, yes)
     return work(False)
+
+
+def is_read_twice(file: Path | None) -> bool:
+    """Return whether a file may be read once to show something and once to do it: a pipe may not."""
+    return file is None or file.is_file()
 
 
 def deliverable_pipelines(configured: Settings, pipeline: str | None) -> list[str]:

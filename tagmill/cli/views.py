@@ -272,7 +272,7 @@ def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: 
             _show_done,
             dry_run=dry_run,
             yes=yes,
-            as_json=as_json,
+            shown=not as_json,
         )
     print(done.model_dump_json()) if as_json else _show_done(done)
 

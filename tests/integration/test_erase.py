@@ -118,9 +118,9 @@ class Applied:
         """Return the places where a text still is."""
         return left(self.session, settings or self.settings, text, self.journal.keyspace, self.snapshots)
 
-    def command(self, *arguments):
+    def command(self, *arguments, answer=None):
         """Run a command of the pipeline; return exit status, stdout and stderr."""
-        return tagmill(self.file, *arguments, "--pipeline", self.name)
+        return tagmill(self.file, *arguments, "--pipeline", self.name, answer=answer)
 
     def agrees(self):
         """Check that the audit, the verdicts and `tagmill check` find nothing wrong."""
@@ -394,8 +394,12 @@ def test_erase_unknown_id_refused_dry_run_harmless(applied):
     ):
         code, _, wrong = case.command("erase", *options)
         assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong
+    named = ["--persistence-id", GONE, "--persistence-id", "nobody", "--why", "a test"]
+    code, shown, _ = case.command("erase", *named, answer="n\n")
+    assert code == 2 and shown.index("events") < shown.index("unknown: 'nobody'") < shown.index("for good?")
     assert case.left(SECRET) == before
-    erased(case.settings, [GONE])  # all tests share the ledger
+    code, shown, wrong = case.command("erase", *named, answer="y\n")  # all tests share the ledger
+    assert code == 0 and case.left(SECRET) == [], (shown, wrong)
 
 
 def test_erase_finds_snapshots_of_every_pipeline(applied, settings):

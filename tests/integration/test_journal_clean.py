@@ -82,9 +82,9 @@ class Applied:
         """Return the journal's deleted_to by persistence id."""
         return metadata(self.session, self.journal.keyspace)
 
-    def command(self, *arguments):
+    def command(self, *arguments, answer=None):
         """Run `tagmill journal clean`; return exit status, stdout and stderr."""
-        return tagmill(self.file, "journal", "clean", "--pipeline", self.name, *arguments)
+        return tagmill(self.file, "journal", "clean", "--pipeline", self.name, *arguments, answer=answer)
 
 
 @pytest.fixture
@@ -413,6 +413,8 @@ def test_clean_dry_run_counts_unknown_ids_refused(applied):
     assert code == 2 and "knows none of the 1 persistence ids (the first: 'y')" in wrong
     code, _, wrong = case.command("--persistence-id", "x", "--all")
     assert code == 2 and "nothing was done (answer yes, or give --yes)" in wrong
+    code, said, _ = case.command("--persistence-id", "x", "--all", answer="n\n")
+    assert code == 2 and said.index("5 events, 0 rows of the view") < said.index("in journal")
     with pytest.raises(ConfigurationError, match=f"there is no table {case.snapshots}.snapshots"):
         cleaned(case.settings, "x", "snapshots")
     assert case.state() == before

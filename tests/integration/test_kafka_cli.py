@@ -1,13 +1,10 @@
 """`tagmill kafka-journal` and `tagmill deadletters` as a person types them."""
 
 import json
-import sys
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
-from tagmill.cli import shared
 from tagmill.config.settings import Settings
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
@@ -16,15 +13,6 @@ from tests.conftest import FEW_ROWS
 from tests.support.delivery import OWNER, tagmill
 from tests.support.kafka import append_header
 from tests.support.topics import Crashed, crashing
-
-
-class AtTerminal:
-    """Module sys with a person at standard input."""
-
-    stdin = SimpleNamespace(isatty=lambda: True)
-
-    def __getattr__(self, name):
-        return getattr(sys, name)
 
 
 @pytest.fixture
@@ -99,7 +87,6 @@ def test_cli_replicate_status_head_deadletters_agree(said, monkeypatch):
     assert code == 0 and "0 Purge actions would be published" in shown
     assert said("kafka-journal", "purge-expired")[0] == 2  # not confirmed with --yes
     # A person sees what would be done, answers, and sees what was done.
-    monkeypatch.setattr(shared, "sys", AtTerminal())
     code, shown, _ = said("kafka-journal", "purge-expired", answer="y\n")
     looked, _, done = shown.partition("Purge all ids of")
     assert code == 0 and "0 Purge actions would be published" in looked and "0 Purge actions" in done, shown

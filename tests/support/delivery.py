@@ -5,9 +5,12 @@ findings.
 import json
 import re
 import socket
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from uuid import UUID
 
 import pyarrow.parquet as pq
@@ -216,14 +219,26 @@ def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:
     return content
 
 
+class AtTerminal:
+    """Module sys with a person at standard input."""
+
+    stdin = SimpleNamespace(isatty=lambda: True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+
 def tagmill(file: Path, *arguments: str, answer: str | None = None) -> tuple[int, str, str]:
-    """Run a `tagmill` command in this process, with `answer` on its standard input; return exit status, stdout
-    and stderr.
+    """Run a `tagmill` command in this process; return exit status, stdout and stderr.
+
+    `answer`: what a person at the terminal types.
     """
+    from tagmill.cli import shared
     from tagmill.cli.main import app
 
     try:
-        result = CliRunner().invoke(app, ["--config", str(file), *arguments], input=answer)
+        with patch.object(shared, "sys", sys if answer is None else AtTerminal()):
+            result = CliRunner().invoke(app, ["--config", str(file), *arguments], input=answer)
     finally:
         structlog.reset_defaults()  # the command's logging writes to a stderr that is now closed
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

@@ -52,7 +52,7 @@ SHOWN = ["looked", "shown looked"]
         (Terminal(), {"yes": True}, DID),
         (Terminal("y\n"), {}, [*SHOWN, "did"]),
         (Terminal("n\n"), {}, [*SHOWN, "exit 2"]),
-        (Terminal("y\n"), {"as_json": True}, DID),
+        (Terminal("y\n"), {"shown": False}, DID),
         (io.StringIO("y\n"), {}, ["exit 2"]),
         (io.StringIO(), {"yes": True}, DID),
     ],
@@ -67,7 +67,7 @@ def test_command_shows_before_it_asks(monkeypatch, stdin, options, happens):
         return done[-1]
 
     monkeypatch.setattr(sys, "stdin", stdin)
-    given = {"dry_run": False, "yes": False, "as_json": False} | options
+    given = {"dry_run": False, "yes": False, "shown": True} | options
     try:
         assert show_and_ask("Do it?", work, lambda shown: done.append(f"shown {shown}"), **given) == done[-1]
     except typer.Exit as ended:
