@@ -1,6 +1,11 @@
 """Write rows to Parquet once, so that later evaluations see the same rows."""
 
-from pyspark.sql import DataFrame
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def materialize(rows: DataFrame, url: str) -> DataFrame:

@@ -17,6 +17,7 @@ from tagmill.errors import GuardRefused
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
+from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import BUILD, Attempt, numbering_session
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class _Builder(Attempt):
         self.tell("looking where each persistence id stands")
         ids = frames.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
-        stands = self.fixed(
+        stands = materialize(
             frames.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands"
         )
         count, refused = self._counted(stands, row, adopt)
@@ -148,11 +149,11 @@ class _Builder(Attempt):
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
-        ends = self.fixed(
+        ends = materialize(
             diff.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends"
         )
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
-        records = self.fixed(moved, f"{url}/records")
+        records = materialize(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
         stops = (
             ends.groupBy("reason")

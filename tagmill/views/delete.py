@@ -14,6 +14,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.errors import GuardRefused
 from tagmill.runs import checkpoints
+from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
 from tagmill.views.selection import Selection, ViewReport
 from tagmill.views.selection_base import ID, SelectionAttempt, counts
@@ -108,7 +109,7 @@ class _Deleter(SelectionAttempt):
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         if self.row_by_row:
             left = self._with_ahead(left, standing, self.latest(row))
-        left = self.fixed(left, f"{self.url}/left")
+        left = materialize(left, f"{self.url}/left")
         lines = self._judged(standing.join(left.select(ID), ID, "left_anti"), events)
         tags, _ = counts(lines)
         begins = begins.join(left.select(ID), ID, "left_anti")
@@ -147,7 +148,7 @@ class _Deleter(SelectionAttempt):
         from tagmill.views.model import VIEW_KEY, Difference
 
         all_of_them = standing.drop("content").withColumn("what", F.lit(Difference.REMOVED.value))
-        lines = self.fixed(diff.judged(all_of_them, events), f"{self.url}/lines")
+        lines = materialize(diff.judged(all_of_them, events), f"{self.url}/lines")
         lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(
             f"{self.url}/removed"
         )
@@ -175,7 +176,7 @@ class _Deleter(SelectionAttempt):
             ID, F.col("tag_name").alias("tag")
         )
         stay = stay.union(numbering.beyond_the_journal(found, runs)).distinct()
-        marked = self.fixed(
+        marked = materialize(
             chosen.join(stay.withColumn("stays", F.lit(True)), [ID, "tag"], "left").withColumn(
                 "stays", F.coalesce("stays", F.lit(False)) | (F.col("from_nr") > 0)
             ),
@@ -189,7 +190,7 @@ class _Deleter(SelectionAttempt):
                 frames.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti")
             )
         kept.write.parquet(f"{self.url}/kept")
-        return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
+        return materialize(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, places: DataFrame, forgotten: DataFrame) -> None:
         """Write Tagmill's own records of persistence ids with forgotten tags, without those tags."""
@@ -202,7 +203,7 @@ class _Deleter(SelectionAttempt):
             if self.ours
             else self.records(places.where("false"))
         )
-        self.fixed(
+        materialize(
             records.join(gone, ID).select(
                 ID,
                 "sequence_nr",

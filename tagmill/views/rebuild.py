@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
+from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
 from tagmill.views.selection import Selection, ViewReport
 from tagmill.views.selection_base import ID, SelectionAttempt, all_added, counts
@@ -76,9 +77,9 @@ class _Rebuilder(SelectionAttempt):
         numbers = standing.select(
             ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
         )
-        stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
+        stands = materialize(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
         ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.selection.tags))
-        ends = self.fixed(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
+        ends = materialize(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")
@@ -140,7 +141,7 @@ class _Rebuilder(SelectionAttempt):
             )
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
-        compared = self.fixed(
+        compared = materialize(
             diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
         )
         known = (
@@ -149,7 +150,7 @@ class _Rebuilder(SelectionAttempt):
             .select(ID, "sequence_nr")
         )
         lines, in_the_way = self._possible(
-            self.fixed(diff.judged(compared, known), f"{self.url}/lines"), latest
+            materialize(diff.judged(compared, known), f"{self.url}/lines"), latest
         )
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(
             *VIEW_KEY
@@ -178,7 +179,7 @@ class _Rebuilder(SelectionAttempt):
         if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
             return lines, None
         taken, ahead = diff.number_taken(lines), diff.written_ahead(lines, latest)
-        in_the_way = self.fixed(
+        in_the_way = materialize(
             taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way"
         )
         return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
@@ -215,4 +216,4 @@ class _Rebuilder(SelectionAttempt):
             .withColumn("progress", F.array_sort(F.concat(ours, others)))
             .drop("found", "base")
         )
-        return self.fixed(found, f"{self.url}/records").where(F.size("new") > 0).count()
+        return materialize(found, f"{self.url}/records").where(F.size("new") > 0).count()

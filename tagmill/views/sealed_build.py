@@ -138,11 +138,6 @@ class Attempt:
             return self.spark.createDataFrame([], schema)
         return self.spark.read.schema(schema).parquet(self.files.url(folder))
 
-    def fixed(self, rows: DataFrame, url: str) -> DataFrame:
-        """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
-        rows.write.mode("overwrite").parquet(url)
-        return self.spark.read.schema(rows.schema).parquet(url)
-
     # -- the commit and what follows it
 
     def commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:

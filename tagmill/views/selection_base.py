@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.ledger.view_builds import BuildState
+from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import Attempt
 from tagmill.views.selection import (
     EXAMPLES,
@@ -84,7 +85,7 @@ class SelectionAttempt(Attempt):
             ids = self.spark.createDataFrame(
                 [(one,) for one in self.selection.persistence_ids], f"{ID} string"
             ).distinct()
-        return self.fixed(frames.places(self.spark, self.journal, ids), f"{self.url}/places")
+        return materialize(frames.places(self.spark, self.journal, ids), f"{self.url}/places")
 
     def records(self, places: DataFrame) -> DataFrame:
         """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
@@ -113,7 +114,7 @@ class SelectionAttempt(Attempt):
         scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
         ahead = F.exists("found", lambda line: line["sequence_nr"] > F.col("limit"))
         joined = places.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
-        return self.fixed(joined, f"{self.url}/limits")
+        return materialize(joined, f"{self.url}/limits")
 
     def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
         """Stage the events behind deleted_to.
@@ -154,7 +155,7 @@ class SelectionAttempt(Attempt):
         )
         if self.selection.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
-        return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
+        return materialize(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
 
     def latest(self, row: BuildRow) -> int:
         """Return the write time (microseconds) up to which a commit made now would replace existing cells."""
