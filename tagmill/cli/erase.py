@@ -15,6 +15,7 @@ from tagmill.cli.shared import (
     Pipeline,
     Yes,
     is_read_twice,
+    lists_of_ids,
     one_line_errors,
     out,
     person,
@@ -44,28 +45,26 @@ def erase(
     """Erase persistence ids everywhere, for good.
 
     That is journal, snapshots, views, sealed files, ClickHouse and ledger. Shows what would go and asks;
-    --dry-run only shows it. Erases them in all pipelines on the journal, delivered or not. Their actors must not be
-    running. Safe to stop and to start again at any moment; without persistence ids it finishes an unfinished
-    erasure.
+    --dry-run only shows it. Erases them in all pipelines on the journal, delivered or not. Their actors must
+    not be running. Safe to stop and to start again at any moment; without persistence ids it finishes an
+    unfinished erasure.
     """
-    from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.erasure.erase import erase as erase_ids
 
     named = bool(persistence_id or persistence_ids)
     if named and not dry_run and not why.strip():
         raise typer.BadParameter("say why: --why; it is recorded")
-    ids = ids_of(persistence_id, persistence_ids)
+    lists = lists_of_ids(persistence_id, persistence_ids)
     configured = settings()
     keyspace = configured.pipeline(pipeline).keyspace
 
     def work(only_count: bool) -> dict[str, Any]:
-        before = only_count and not dry_run
         with telling(pipeline, "counting" if only_count else "erasing") as tell:
             return erase_ids(
                 configured,
                 pipeline,
-                ids_of(persistence_id, persistence_ids) if before else ids,
+                next(lists),
                 owner=this_process(),
                 who=person(),
                 why=why.strip(),

@@ -15,6 +15,7 @@ from tagmill.cli.shared import (
     Yes,
     err,
     is_read_twice,
+    lists_of_ids,
     one_line_errors,
     out,
     settings,
@@ -89,13 +90,13 @@ def clean(
 ) -> None:
     """Delete events and snapshots of persistence ids, as the plugin's Cleanup does.
 
-    Shows what would go and asks; --dry-run only shows it. Give exactly one of --to, --before-snapshot, --snapshots and
-    --all. A persistence id with undelivered events is left as it is, and the exit status is 3 then. While
-    the actor runs, all but --all is safe. Safe to stop and to start again at any moment. For example:
+    Shows what would go and asks; --dry-run only shows it. Give exactly one of --to, --before-snapshot,
+    --snapshots and --all. A persistence id with undelivered events is left as it is, and the exit status is 3
+    then. While the actor runs, all but --all is safe. Safe to stop and to start again at any moment. For
+    example:
 
     tagmill journal clean -p orders --persistence-id order-1 --to 100 --dry-run
     """
-    from tagmill.config.id_lists import ids_of
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.journal_cleanup.clean import clean as clean_journal
     from tagmill.maintenance.journal_cleanup.model import Wanted, What
@@ -113,15 +114,14 @@ def clean(
         raise typer.BadParameter("name persistence ids: --persistence-id, or a file by --persistence-ids")
     newer = keep_newer_than.replace(tzinfo=UTC) if keep_newer_than else None
     wanted = Wanted(named[0], to, keep, newer, never_again, views, force_undelivered, force_unread)
-    ids = ids_of(persistence_id, persistence_ids)
+    lists = lists_of_ids(persistence_id, persistence_ids)
     configured = settings()
 
     def work(only_count: bool) -> dict[str, Any]:
-        before = only_count and not dry_run
-        these = ids_of(persistence_id, persistence_ids) if before else ids
+        ids = next(lists)
         with telling(pipeline, "looking at the journal" if only_count else "cleaning the journal") as tell:
             return clean_journal(
-                configured, pipeline, these, wanted, owner=this_process(), delete=not only_count, tell=tell
+                configured, pipeline, ids, wanted, owner=this_process(), delete=not only_count, tell=tell
             )
 
     question = _question(configured.pipeline(pipeline).keyspace, wanted)

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -243,6 +244,16 @@ def show_and_ask(
         display(work(True))
     confirm(question, yes)
     return work(False)
+
+
+def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
+    """Return an iterator with the named persistence ids and the file's, anew for each time they are needed.
+
+    The first list is checked at once; raises ConfigurationError. A pipe has only that one (is_read_twice).
+    """
+    from tagmill.config.id_lists import ids_of
+
+    return chain([ids_of(named, file)], map(partial(ids_of, named), repeat(file)))
 
 
 def is_read_twice(file: Path | None) -> bool:
