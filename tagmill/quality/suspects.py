@@ -40,7 +40,11 @@ class Suspects:
     """
 
     def __init__(self, limit: int, waiting: Iterable[tuple[str, str]] = ()) -> None:
-        self.limit, self.waiting = limit, frozenset(waiting)
+        self.limit = limit
+        of_tags = defaultdict[str, list[str]](list)
+        for tag, persistence_id in waiting:
+            of_tags[tag].append(persistence_id)
+        self._waiting = {tag: pa.array(ids, pa.string()) for tag, ids in of_tags.items()}
         self._rows = Counter[Kind]()
         self._ids = defaultdict[Kind, list[Hashes]](list)
         self._first: dict[Kind, pa.Table] = {}
@@ -68,7 +72,7 @@ class Suspects:
                 self._hold(kind[0], of_kind["persistence_id"])
 
     def _hold(self, tag: str, persistence_ids: pa.ChunkedArray) -> None:
-        open_before = pa.array([name for of, name in self.waiting if of == tag], pa.string())
+        open_before = self._waiting.get(tag, pa.array([], pa.string()))
         new = persistence_ids.filter(pc.invert(pc.is_in(persistence_ids, open_before)))
         self._newly_held += len(new)
         self._newly_held_ids.append(_hashes(new))

@@ -15,7 +15,7 @@ from tagmill.delivery.tag_views.judge import FROM_JOURNAL
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.scan import as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.suspects import KEY
-from tagmill.delivery.tag_views.working_rows import WorkingRows
+from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
 from tagmill.domain.batches.layout import NAMES
 from tagmill.domain.time_buckets import month
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
@@ -132,20 +132,11 @@ def rows_to_recut(
     return rows
 
 
-def distinct(rows: WorkingRows, *columns: str) -> set[tuple[Any, ...]]:
-    """Return the different values of these columns, which must be few."""
-    return {
-        tuple(row.values())
-        for table in rows.tables(columns)
-        for row in table.group_by(list(columns)).aggregate([]).to_pylist()
-    }
-
-
 def payload(spark: SparkSession, staged: DataFrame, places: WorkingRows, healed: list[Healed]) -> DataFrame:
     """Return all columns of the rows in `places`: rows of staged files, and events that come from the
     journal.
     """
-    files = [file for (file,) in distinct(places, "file")]
+    files = [file for (file,) in counts(places, ["file"])]
     rows = staged.select(
         F.col("_metadata.file_name").alias("file"),
         F.col("_metadata.row_index").alias("row_index"),

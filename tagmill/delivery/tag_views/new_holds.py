@@ -15,6 +15,7 @@ from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.seal_outputs import HOLD_SCHEMA, hold_record
 from tagmill.delivery.tag_views.suspects import KEY
+from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.continuity.model import Hole
 from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
@@ -32,10 +33,11 @@ ABOUT_IDS = {"held_share", "keys"}
 class Judged:
     """The frames that the judgement and the gate used, and the files of new rows.
 
-    `decisions` is JUDGED_SCHEMA (None: nothing was in doubt), `rows` are the gate's rows, `waiting` the open holds.
+    `decisions` is JUDGED_SCHEMA (None: nothing was in doubt), `rows` are the gate's rows, `waiting` the open
+    holds.
     """
 
-    decisions: DataFrame | None
+    decisions: WorkingRows | None
     rows: DataFrame
     waiting: DataFrame | None
     files: list[str]
@@ -62,8 +64,9 @@ def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
     """Yield a record of HOLD_SCHEMA for each new hold."""
     broken = judged.rows.where("bad_key").groupBy(*KEY).agg(F.min("ticks").alias("ticks"))
     if judged.decisions is not None:
-        yield from _held(plan, judged, judged.decisions)
-        held = judged.decisions.where("kind = 'held'").select(*KEY)
+        decisions = judged.decisions.frame
+        yield from _held(plan, judged, decisions)
+        held = decisions.where("kind = 'held'").select(*KEY)
         broken = broken.join(held, list(KEY), "left_anti")
     for row in broken.toLocalIterator():
         from_ticks = plan.tags[row.tag].after + 1 if row.ticks is None else row.ticks

@@ -342,12 +342,7 @@ class _Sealing:
             suspected.add(table)
         reports = read_reports(rows, suspected, self._schema(), self.pipeline.bucket_size, named_rows)
         reports = replace(reports, other_size=self._other_size(reports))
-        return self._enforce(
-            reports,
-            new_holds.Judged(
-                verdict.decisions.frame if verdict.decisions is not None else None, rows, waiting, files
-            ),
-        )
+        return self._enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
 
     def _other_size(self, reports: Reports) -> BucketSize | None:
         """Return the larger bucket size that fits the rows and all partitions of the view, or None.
@@ -436,7 +431,7 @@ class _Sealing:
         places = self._written(
             recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes), "places"
         )
-        count = len(batch_contents.distinct(places, "stream", "cut"))
+        count = len(working_rows.counts(places, ["stream", "cut"]))
         target = f"{self.folder}/recut"
         if count:
             payload = batch_contents.payload(self.spark, staged, places, investigation.healed)

@@ -27,7 +27,7 @@ from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
-from tagmill.delivery.tag_views.working_rows import WorkingRows
+from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
 from tagmill.domain.documents import Batch
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
@@ -103,11 +103,14 @@ def holes(decisions: WorkingRows) -> Iterator[tuple[Key, Hole]]:
         yield (row["tag"], row["persistence_id"]), _hole(row)
 
 
-def _of_kind(decisions: WorkingRows | None, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
-    """Yield the key and these columns of the decisions of one kind."""
+def _of_kind(
+    decisions: WorkingRows | None, kind: str, *columns: str, where: pc.Expression | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the key and these columns of the decisions of one kind, those that satisfy `where`."""
     if decisions is None:
         return
-    for table in decisions.tables(["kind", *KEY, *columns], pc.field("kind") == kind):
+    of_kind = pc.field("kind") == kind
+    for table in decisions.tables(["kind", *KEY, *columns], of_kind if where is None else of_kind & where):
         yield from table.to_pylist()
 
 
@@ -360,25 +363,11 @@ def _write_holds(sealed: SealInputs, file: str) -> None:
         )
         rows.append(hold_record(hold))
     gone = sorted(set(looks) - held)
-    judged = _judged_of(sealed.decisions, set(gone)) if gone else set()
-    rows += [no_longer_held(sealed.plan, looks[key], judged=key in judged) for key in gone]
+    of_gone = pc.field("persistence_id").isin([persistence_id for _, persistence_id in gone])
+    judged = counts(sealed.decisions, ["kind", *KEY], (pc.field("kind") == "row") & of_gone) if gone else ()
+    rows += [no_longer_held(sealed.plan, looks[key], judged=("row", *key) in judged) for key in gone]
     rows += _holds_that_grew(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
-
-
-def _judged_of(decisions: WorkingRows | None, keys: set[Key]) -> set[Key]:
-    """Return those of these keys of which rows were judged."""
-    found = set[Key]()
-    for table in decisions.tables(["kind", *KEY], pc.field("kind") == "row") if decisions else ():
-        found |= keys.intersection(key for key, _ in _counted(table, *KEY))
-    return found
-
-
-def _counted(table: pa.Table, *columns: str) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Yield the different values of these columns with their number of rows."""
-    for row in table.group_by(list(columns)).aggregate([([], "count_all")]).to_pylist():
-        count = row.pop("count_all")
-        yield tuple(row[name] for name in columns), count
 
 
 def judged_hold(
@@ -427,11 +416,8 @@ def _holds_that_grew(sealed: SealInputs) -> list[dict[str, Any]]:
     """Return the holds that were not judged again but keep back another number of rows, because of new rows
     or late ones.
     """
-    if sealed.frozen_rows is None:
-        return []
-    new_rows = Counter[Key]()
-    for table in sealed.frozen_rows.tables([*KEY, "is_new"], pc.field("is_new")):
-        new_rows.update(dict(_counted(table, *KEY)))
+    read = counts(sealed.frozen_rows, [*KEY, "is_new"])
+    new_rows = {(tag, persistence_id): rows for (tag, persistence_id, is_new), rows in read.items() if is_new}
     return [hold_record(hold) for hold in grown(sealed.frozen, new_rows, sealed.recounted)]
 
 
@@ -469,9 +455,9 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
     """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
     if sealed.healed:
-        healed = (pc.field("kind") == "row") & (pc.field("reason") == "healed_from_journal")
-        tables = sealed.decisions.tables(["kind", "reason", "row_index"], healed) if sealed.decisions else ()
-        used = {index for table in tables for index in table["row_index"].to_pylist()}
+        healed = pc.field("reason") == "healed_from_journal"
+        rows_used = _of_kind(sealed.decisions, "row", "reason", "row_index", where=healed)
+        used = {row["row_index"] for row in rows_used}
     rows = [
         {
             "tag_name": item.key[0],
@@ -508,17 +494,15 @@ def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
 
 def _counts(sealed: SealInputs) -> dict[tuple[str, str, str], int]:
     """Return the number of judged rows by tag, action and reason, and of the gaps that were closed."""
-    counts = Counter[tuple[str, str, str]]()
-    columns = ("kind", "tag", "action", "reason")
-    for table in (
-        sealed.decisions.tables(columns, pc.field("kind").isin(["row", "closed"])) if sealed.decisions else ()
-    ):
-        for (kind, tag, action, reason), rows in _counted(table, *columns):
-            counts[(tag, action, reason) if kind == "row" else (tag, "close", HOLE_CLOSED)] += rows
-    for table in sealed.frozen_rows.tables(["tag", "reason"]) if sealed.frozen_rows else ():
-        for (tag, reason), rows in _counted(table, "tag", "reason"):
-            counts[tag, "hold", reason] += rows
-    return dict(counts)
+    found = Counter[tuple[str, str, str]]()
+    judged = pc.field("kind").isin(["row", "closed"])
+    for (kind, tag, action, reason), rows in counts(
+        sealed.decisions, ["kind", "tag", "action", "reason"], judged
+    ).items():
+        found[(tag, action, reason) if kind == "row" else (tag, "close", HOLE_CLOSED)] += rows
+    for (tag, reason), rows in counts(sealed.frozen_rows, ["tag", "reason"]).items():
+        found[tag, "hold", reason] += rows
+    return dict(found)
 
 
 def findings(counts: Mapping[tuple[str, str, str], int]) -> dict[str, int]:

@@ -1,12 +1,14 @@
-"""Rows that a seal writes down between its steps: Spark reads them with a short plan, and this process without
-a job.
+"""Rows that a seal writes down between its steps.
+
+Spark reads them with a short plan, and this process without a job.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +25,7 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class WorkingRows:
-    """Rows in the Parquet files of a folder, which all readers see the same; `frame` reads them with Spark."""
+    """Rows in the Parquet files of a folder, the same for all readers; `frame` reads them with Spark."""
 
     frame: DataFrame
     files: RunFiles
@@ -45,6 +47,17 @@ class WorkingRows:
                 rows = rows.filter(where)
             if rows.num_rows:
                 yield rows
+
+
+def counts(
+    rows: WorkingRows | None, columns: Sequence[str], where: pc.Expression | None = None
+) -> Counter[tuple[Any, ...]]:
+    """Count the rows that satisfy `where` by the values of these columns, which must be few; None has no rows."""
+    found = Counter[tuple[Any, ...]]()
+    for table in rows.tables(columns, where) if rows is not None else ():
+        for line in table.group_by(list(columns)).aggregate([([], "count_all")]).to_pylist():
+            found[tuple(line[name] for name in columns)] += line["count_all"]
+    return found
 
 
 def write(rows: DataFrame, files: RunFiles, folder: str) -> WorkingRows:
