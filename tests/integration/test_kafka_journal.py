@@ -454,24 +454,12 @@ def test_replicate_odd_clock_unit_stops_nothing(kafka_journal, spark, factor):
     assert [event.timestamp for event in before.events] == [event.timestamp for event in after.events]
 
 
-def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, kafka, spark):
-    from confluent_kafka import Producer
-
+def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, spark):
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic()
-    producer = Producer(
-        {"bootstrap.servers": f"127.0.0.1:{kafka.port}", "transactional.id": journal.name, "log_level": 0}
-    )
-    producer.init_transactions(30)
-    for seq_nr, end in (
-        (1, producer.commit_transaction),
-        (2, producer.abort_transaction),
-        (3, producer.commit_transaction),
-    ):
-        producer.begin_transaction()
-        value = f'{{"events":[{{"seqNr":{seq_nr}}}]}}'.encode()
-        producer.produce(topic.name, value, "id", 0, headers=[append_header(seq_nr, seq_nr)])
-        end(30)
+    for seq_nr, abort in ((1, False), (2, True), (3, False)):
+        with topic.transaction(abort=abort):
+            topic.append("id", [(seq_nr, seq_nr)])
     report = run()
     assert journal.seq_nrs("id") == [1, 3] and report.counts.records == 2
     assert run().replications == 0

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill.config.settings import Settings
@@ -64,6 +64,20 @@ def _partitions(client: AdminClient, topic: str) -> Any:
     return [] if found.error else found.partitions
 
 
+def _open_transaction(port: int, topic: str) -> bool:
+    """Tell whether a partition of the topic has records that readers of committed ones can't see yet."""
+    client = admin(port)
+    partitions = [TopicPartition(topic, found.id) for found in _partitions(client, topic).values()]
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        futures = client.list_offsets(
+            dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=isolation, request_timeout=10
+        )
+        return [futures[partition].result().offset for partition in partitions]
+
+    return ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED)
+
+
 def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not condition():
@@ -110,7 +124,7 @@ class Topic:
     @contextmanager
     def transaction(self, *, abort: bool = False) -> Iterator[None]:
         """Send all records of the body in one transaction, whose end takes an offset of its own; `abort`
-        aborts it.
+        aborts it. Return once readers can see its end, which the broker writes after its answer.
         """
         self.flush()
         before = self._producer
@@ -127,6 +141,7 @@ class Topic:
             yield
             self._producer.flush(30)
             (self._producer.abort_transaction if abort else self._producer.commit_transaction)(30)
+            _until(lambda: not _open_transaction(self.port, self.name))
         finally:
             self._producer = before
 
