@@ -43,6 +43,8 @@ HOT = {
 READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
+# Module that executors' Python runs to fork its workers.
+PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -78,6 +80,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.python.daemon.module": PYTHON_DAEMON,
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
         "spark.sql.redaction.options.regex": "(?i)url|password|jaas",
         "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
