@@ -29,7 +29,7 @@ def test_copies_of_the_installed_pyspark_leave_the_path(path, left):
     assert without_archives(path) == left
 
 
-def test_workers_are_forked_with_their_modules_from_the_installed_pyspark(spark):
+def test_workers_are_forked_from_our_daemon(spark):
     rows = spark.range(1, numPartitions=1).mapInArrow(told, "text string").collect()
     daemon, *found = (row.text for row in rows)
     assert daemon.endswith("-m tagmill.spark.python_daemon") and found == [pyspark.__file__]
