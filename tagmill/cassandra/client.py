@@ -19,6 +19,7 @@ from cassandra import (
     DriverException,
     InvalidRequest,
     OperationTimedOut,
+    ProtocolVersion,
     ReadFailure,
     ReadTimeout,
     RequestExecutionException,
@@ -108,6 +109,8 @@ class Cassandra:
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
         )
+        # The driver begins with the versions of another database, and falls back with a new connection each.
+        self.cluster.protocol_version = ProtocolVersion.V5
         self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
         self._reads_at = consistency
         try:
