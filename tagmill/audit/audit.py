@@ -121,7 +121,7 @@ class _Audit:
         spark: SparkSession,
         tell: Tell,
     ) -> None:
-        from tagmill.journal.frames import Journal
+        from tagmill.journal.frames import JournalSchema
 
         self.settings = settings
         self.name = pipeline
@@ -136,7 +136,7 @@ class _Audit:
         self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
         self.views = JournalViews(ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
         check_journal(ledger.cassandra, settings, pipeline)
-        self.journal = Journal.look(ledger.cassandra, self.pipeline.journal)
+        self.journal = JournalSchema.load_checked(ledger.cassandra, self.pipeline.journal)
 
     def run(self, tags: list[str]) -> AuditReport:
         """Audit these tags: judge, write the report and its pages, record the result, and remove the files of

@@ -28,7 +28,7 @@ from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.errors import GuardRefused, SealedFileDamaged
-from tagmill.journal.frames import Journal
+from tagmill.journal.frames import JournalSchema
 from tagmill.ledger.audits import AuditRow, Audits, folder
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
@@ -214,7 +214,7 @@ class _Repair:
             lease,
         ):
             audited = self._audited(ledger)
-            journal = Journal.look(ledger.cassandra, self.pipeline.journal)
+            journal = JournalSchema.load_checked(ledger.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
                 done = view_repair.Mended()

@@ -17,7 +17,7 @@ from tagmill.domain.batches import layout
 from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import FUTURE_TICKS, TICKS_PER_MILLISECOND
 from tagmill.journal.flaws import Reason
-from tagmill.journal.frames import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
+from tagmill.journal.frames import CleanedOf, JournalSchema, all_events, bucket, cleaned, event_tags
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.spark.columns import signed, xxhash64
 from tagmill.spark.connector import table
@@ -73,7 +73,7 @@ def _by_tag(values: Mapping[str, int]) -> Column:
     )[F.col("tag")]
 
 
-def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
+def stage_journal(spark: SparkSession, journal: JournalSchema, scope: Scope, url: str) -> DataFrame:
     """Write one row per event of `messages`, of all persistence ids, and read them back.
 
     Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the
@@ -123,7 +123,7 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     return materialize(staged, url)
 
 
-def _unread(journal: Journal) -> Column:
+def _unread(journal: JournalSchema) -> Column:
     """Return whether the event lies in the column that plugins before 0.10 used."""
     return (
         F.col("event").isNull() & F.col("message").isNotNull()
@@ -141,7 +141,7 @@ def _payload(table_columns: Sequence[str]) -> list[Column]:
     ]
 
 
-def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
+def stage_view(spark: SparkSession, journal: JournalSchema, scope: Scope, url: str) -> DataFrame:
     """Write one row per row of the view with a tag of the pipeline, and read them back.
 
     Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it
@@ -181,7 +181,7 @@ def with_number(event_hash: Column, number: Column) -> Column:
 
 def stage_deleted(
     spark: SparkSession,
-    journal: Journal,
+    journal: JournalSchema,
     events: DataFrame,
     view: DataFrame,
     for_good: DataFrame,

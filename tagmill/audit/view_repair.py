@@ -28,13 +28,14 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import event_tags, tag_columns
 from tagmill.domain.timeuuid import ticks
-from tagmill.journal.frames import Journal
+from tagmill.journal.frames import JournalSchema
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 
 IN_VIEW = (
-    Kind.MISSING_IN_VIEW, Kind.EXTRA_IN_VIEW, Kind.DUPLICATED_IN_VIEW, Kind.MISPLACED, Kind.DIFFERS_IN_VIEW, Kind.WRONG_NUMBER,
+    Kind.MISSING_IN_VIEW, Kind.EXTRA_IN_VIEW, Kind.DUPLICATED_IN_VIEW, Kind.MISPLACED, Kind.DIFFERS_IN_VIEW,
+    Kind.WRONG_NUMBER,
 )  # fmt: skip
 KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
 PAYLOAD = tuple(name for name in VIEW_COLUMNS if name not in KEY)
@@ -144,7 +145,7 @@ class Mender:
         cassandra: Cassandra,
         clickhouse: ClickHouse,
         *,
-        journal: Journal,
+        journal: JournalSchema,
         tell: Callable[[str], None],
     ) -> None:
         self.pipeline: PipelineSettings = settings.pipeline(name)

@@ -27,7 +27,7 @@ CleanedOf = Mapping[BucketSize, DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class JournalSchema:
     """The tables of one journal keyspace and their columns, read from the schema: they differ between
     versions of the plugin.
     """
@@ -36,14 +36,14 @@ class Journal:
     tables: dict[str, set[str]]
 
     @classmethod
-    def look(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
+    def load_checked(cls, cassandra: Cassandra, names: JournalTables) -> "JournalSchema":
         """Read the schema and check it; raises ConfigurationError when what a build needs is missing."""
-        journal = cls.there(cassandra, names)
+        journal = cls.load(cassandra, names)
         journal._check()
         return journal
 
     @classmethod
-    def there(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
+    def load(cls, cassandra: Cassandra, names: JournalTables) -> "JournalSchema":
         """Read the schema without checking it; raises ConfigurationError when the keyspace does not exist."""
         tables = cassandra.tables(names.keyspace)
         if tables is None:
@@ -115,7 +115,7 @@ class Journal:
 
 
 def all_events(
-    spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str
+    spark: SparkSession, journal: JournalSchema, columns: Collection[str] | None = None, **options: str
 ) -> DataFrame:
     """Return all events of messages with the given columns, by default those that a build reads.
 
@@ -142,7 +142,7 @@ def event_tags(columns: Collection[str]) -> Column:
     return F.array_sort(F.array_union(tags, F.array_compact(F.array(*old)))) if old else tags
 
 
-def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
+def persistence_ids(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return all persistence ids, one row each: from all_persistence_ids, or if that is missing or empty,
     from the keys of messages.
     """
@@ -153,7 +153,7 @@ def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
     return with_events(spark, journal)
 
 
-def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
+def with_events(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return all persistence ids that have an event in messages, one row each, whatever all_persistence_ids
     says.
     """
@@ -173,8 +173,8 @@ def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
     return DataFrame(dataset.toDF(), spark).toDF(ID).distinct()
 
 
-def stands(
-    spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame, *, adopt: bool
+def build_positions(
+    spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame, *, adopt: bool
 ) -> DataFrame:
     """Return up to which event each persistence_id is built, and whether another writer has numbered it
     since.
@@ -182,9 +182,9 @@ def stands(
     Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none),
     `known` (Tagmill has a record), `from_nr` (the larger of sequence_nr and deleted_to), `deleted_to`,
     `scanned` (tag_scanning), `progress` (PROGRESS sorted by tag: the last number of each tag), `found` (the
-    same from tag_write_progress), `written` (as `places` returns it), `refused` (the plugin's tables differ
-    from the record). With `adopt`, a persistence_id that differs is not refused: it starts from `found`, and
-    `adopted` is true.
+    same from tag_write_progress), `written` (as `plugin_progress` returns it), `refused` (the plugin's tables
+    differ from the record). With `adopt`, a persistence_id that differs is not refused: it starts from
+    `found`, and `adopted` is true.
     """
     joined = (
         records(spark, journal, ledger_keyspace, ids)
@@ -225,7 +225,7 @@ def stands(
     return kept.withColumn("from_nr", F.greatest("sequence_nr", "deleted_to"))
 
 
-def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
+def plugin_progress(spark: SparkSession, journal: JournalSchema, ids: DataFrame) -> DataFrame:
     """Return what the plugin's tables say of persistence ids, whether the application or Tagmill wrote them.
 
     Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS
@@ -245,7 +245,7 @@ def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
     )
 
 
-def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
+def records(spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
     """Return Tagmill's own record of each persistence_id.
 
     Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time),
@@ -337,12 +337,12 @@ def bucket(size: BucketSize) -> Column:
     return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
-def numbered(spark: SparkSession, journal: Journal) -> DataFrame:
+def numbered(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return the keys of tag_write_progress: persistence_id, tag."""
     return table(spark, journal.keyspace, "tag_write_progress").select(ID, "tag")
 
 
-def _found(spark: SparkSession, journal: Journal) -> DataFrame:
+def _found(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return tag_write_progress as one row a persistence_id.
 
     Out: `found` (PROGRESS sorted by tag), `found_written` (time of the newest write, microseconds).
@@ -364,7 +364,7 @@ def _newest_write() -> Column:
     return F.greatest(F.coalesce("found_written", none), F.coalesce("scanned_written", none))
 
 
-def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
+def _scanned(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     if "tag_scanning" not in journal.tables:
         none = spark.range(0)
         return none.select(
@@ -376,7 +376,7 @@ def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
     return rows.selectExpr(ID, "sequence_nr AS scanned_now", "writetime(sequence_nr) AS scanned_written")
 
 
-def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
+def _deleted(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     if journal.names.metadata not in journal.tables:
         return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
     return table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to")

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.journal.frames import ID, Journal, event_tags
+from tagmill.journal.frames import ID, JournalSchema, event_tags
 from tagmill.journal.tag_view_reader import EMPTY_PARTITIONS_AT_END, SEARCHED_PARTITIONS
 from tagmill.queries import columns, gaps
 from tagmill.spark.connector import BY_PARTITION, table
@@ -74,7 +74,7 @@ class _Search:
 
 
 def partitions(
-    cassandra: Cassandra, journal: Journal, persistence_ids: Iterable[str], from_nr: int, to_nr: int
+    cassandra: Cassandra, journal: JournalSchema, persistence_ids: Iterable[str], from_nr: int, to_nr: int
 ) -> list[Part]:
     """Return the partitions that hold events of these persistence ids between two sequence_nrs (inclusive),
     in order.
@@ -101,7 +101,7 @@ def partitions(
     return [part for search in searches for part in search.parts]
 
 
-def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Iterator[int]:
+def _deleted_to(cassandra: Cassandra, journal: JournalSchema, ids: list[str]) -> Iterator[int]:
     if journal.names.metadata not in journal.tables:
         return (0 for _ in ids)
     cql = f"SELECT deleted_to FROM {journal.names.cql(journal.names.metadata)} WHERE persistence_id = ?"
@@ -111,7 +111,9 @@ def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Itera
     )
 
 
-def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int, to_nr: int) -> DataFrame:
+def rows(
+    spark: SparkSession, journal: JournalSchema, parts: list[Part], from_nr: int, to_nr: int
+) -> DataFrame:
     """Return the rows of messages in these partitions, in their order, with `from_nr` as an additional
     column.
     """
@@ -155,7 +157,7 @@ def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
     )
 
 
-def as_events(rows: DataFrame, journal: Journal) -> DataFrame:
+def as_events(rows: DataFrame, journal: JournalSchema) -> DataFrame:
     """Return rows of messages as events, in order of sequence_nr within a persistence_id.
 
     Out: COLUMNS, one row an event; key (persistence_id, sequence_nr, writer_uuid). `tags` includes those of

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import highest, ticks
-from tagmill.journal.frames import ID, Journal
+from tagmill.journal.frames import ID, JournalSchema
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.queries import gaps
 from tagmill.queries.columns import PAYLOAD, as_events
@@ -34,7 +34,7 @@ class Span:
     until: int
 
 
-def events(spark: SparkSession, journal: Journal, span: Span) -> DataFrame:
+def events(spark: SparkSession, journal: JournalSchema, span: Span) -> DataFrame:
     """Return the rows of a span as events.
 
     Out: COLUMNS, one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset,
@@ -52,7 +52,7 @@ def events(spark: SparkSession, journal: Journal, span: Span) -> DataFrame:
     return _as_events(reduce(DataFrame.unionAll, parts), journal)
 
 
-def _there(journal: Journal) -> list[str]:
+def _there(journal: JournalSchema) -> list[str]:
     return [name for name in VIEW_COLUMNS if name in journal.tables[journal.view_table]]
 
 
@@ -69,7 +69,7 @@ def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
     )
 
 
-def _between(spark: SparkSession, journal: Journal, span: Span, first: int, end: int) -> DataFrame:
+def _between(spark: SparkSession, journal: JournalSchema, span: Span, first: int, end: int) -> DataFrame:
     """Return whole buckets from `first` to before `end`, each looked up by its key; an empty bucket costs one
     look-up.
     """
@@ -89,7 +89,7 @@ def _between(spark: SparkSession, journal: Journal, span: Span, first: int, end:
     return rows.where((at > F.lit(ticks(span.after))) & (at <= F.lit(span.until)))
 
 
-def _as_events(rows: DataFrame, journal: Journal) -> DataFrame:
+def _as_events(rows: DataFrame, journal: JournalSchema) -> DataFrame:
     return as_events(rows, journal.tables[journal.view_table], COLUMNS, {"tag": "tag_name as tag"})
 
 

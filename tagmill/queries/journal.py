@@ -47,7 +47,7 @@ class ReadJournal:
         self.pipeline: PipelineSettings = settings.pipeline(pipeline)
         with Cassandra(settings.cassandra) as cassandra:
             self.where = cassandra.where
-            self.journal = frames.Journal.there(cassandra, self.pipeline.journal)
+            self.journal = frames.JournalSchema.load(cassandra, self.pipeline.journal)
 
     def current_persistence_ids(self) -> DataFrame:
         """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty,

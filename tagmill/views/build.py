@@ -62,7 +62,7 @@ def build(
 
 def check(settings: Settings, pipeline: str) -> None:
     """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
-    from tagmill.journal.frames import Journal
+    from tagmill.journal.frames import JournalSchema
     from tagmill.ledger.runs import Ledger
 
     chosen = settings.pipeline(pipeline)
@@ -71,7 +71,7 @@ def check(settings: Settings, pipeline: str) -> None:
         JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(
             pipeline, chosen.view
         )
-        Journal.look(ledger.cassandra, chosen.journal)
+        JournalSchema.load_checked(ledger.cassandra, chosen.journal)
 
 
 def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
@@ -120,7 +120,8 @@ class _Builder(Attempt):
         ids = frames.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
         stands = materialize(
-            frames.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands"
+            frames.build_positions(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt),
+            f"{url}/stands",
         )
         count, refused = self._counted(stands, row, adopt)
         reader = self.reader(folder, until)
@@ -150,7 +151,8 @@ class _Builder(Attempt):
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
         ends = materialize(
-            diff.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends"
+            diff.but_ahead(numbering.numberable_upto(runs, stands), stands, manifest.written_at),
+            f"{url}/ends",
         )
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = materialize(moved, f"{url}/records")

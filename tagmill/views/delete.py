@@ -102,8 +102,8 @@ class _Deleter(SelectionAttempt):
         )
         self.tell("comparing")
         limits = self.limits(places)
-        begins = numbering.begins(limits, runs)
-        ends = numbering.within(numbering.ends(runs, begins), limits, cut=True)
+        begins = numbering.first_surviving(limits, runs)
+        ends = numbering.cap_at_recorded(numbering.numberable_upto(runs, begins), limits, cut=True)
         if self.row_by_row:
             ends = diff.but_ahead(ends, places, self.latest(row))
         left = ends.where("reason is not null").select(ID, "upto", "reason")

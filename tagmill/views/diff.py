@@ -91,9 +91,9 @@ def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
     """Stop persistence ids in front of their first event if their progress was written later than `latest`
     (microseconds).
 
-    A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress. In:
-    `ends` as numbering.ends returns them; `places` with `written` of tables.places. Out: `ends`, with reason
-    WRITTEN_AHEAD for those persistence ids.
+    A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress.
+    In: `ends` as numbering.numberable_upto returns them; `places` with `written` of frames.plugin_progress.
+    Out: `ends`, with reason WRITTEN_AHEAD for those persistence ids.
     """
     ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
     if ahead.isEmpty():

@@ -36,7 +36,7 @@ from tagmill.views.selection import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.journal.frames import Journal
+    from tagmill.journal.frames import JournalSchema
     from tagmill.runs.progress import Tell
 
 ID = "persistence_id"
@@ -205,10 +205,10 @@ class _Migrator:
             return False
         return True
 
-    def _journal(self, *, ready: bool = False) -> Journal:
-        from tagmill.journal.frames import Journal
+    def _journal(self, *, ready: bool = False) -> JournalSchema:
+        from tagmill.journal.frames import JournalSchema
 
-        look = Journal.look if ready else Journal.there
+        look = JournalSchema.load_checked if ready else JournalSchema.load
         return look(self.cassandra, self.journal)
 
     def _counted(self) -> ViewReport:

@@ -15,11 +15,11 @@ from tagmill.journal.flaws import Reason
 ID = "persistence_id"
 
 
-def ends(runs: DataFrame, stands: DataFrame) -> DataFrame:
+def numberable_upto(runs: DataFrame, stands: DataFrame) -> DataFrame:
     """Return how far each persistence_id can be numbered: up to the event in front of the first one that has
     to wait.
 
-    In: `runs` (counting.RUNS); `stands` persistence_id, from_nr (bigint).
+    In: `runs` (run_numbering.RUNS); `stands` persistence_id, from_nr (bigint).
     Out, one row a persistence_id with events: from_nr, `upto` (its last event that may be numbered, else
     from_nr), `reason` (why it stops there; null: nothing is behind it).
     """
@@ -49,11 +49,11 @@ def _at(upto: Column, reason: Reason) -> Column:
     return F.struct(upto.alias("upto"), F.lit(reason.value).alias("reason"))
 
 
-def starts(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
+def run_start_numbers(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
     """Return the number in front of each run's first row of a tag.
 
-    In: `runs` (counting.RUNS); `ends` as `ends` returns them; `stands` with progress (array of tag, number,
-    sequence_nr, offset: the last one written).
+    In: `runs` (run_numbering.RUNS); `ends` as `numberable_upto` returns them; `stands` with progress
+    (array of tag, number, sequence_nr, offset: the last one written).
     Out: file, run, upto, tag (null: the run has none), start. A run behind its persistence_id's end is left
     out.
     """
@@ -72,8 +72,8 @@ def starts(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
 def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
     """Return the new record of each persistence_id that the build moves on or adopts.
 
-    In: `reached` (counting.REACHED); `ends` as `ends` returns them; `stands` with persistence_id, from_nr,
-    partition_nr, scanned, progress, adopted.
+    In: `reached` (run_numbering.REACHED); `ends` as `numberable_upto` returns them; `stands` with
+    persistence_id, from_nr, partition_nr, scanned, progress, adopted.
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose
     progress moved).
     """
@@ -105,13 +105,13 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
     )
 
 
-def within(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
+def cap_at_recorded(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
     """Restrict ends to what was numbered before: drop reasons to wait behind the limit; with `cut`, end at
     the limit.
 
-    In: `ends` as `ends` returns them; `limits` persistence_id, `limit` (the last sequence_nr that was
-    numbered, null: not known), `elsewhere` (another writer has numbered since: then nothing may be numbered,
-    and the reason is ELSEWHERE).
+    In: `ends` as `numberable_upto` returns them; `limits` persistence_id, `limit` (the last sequence_nr that
+    was numbered, null: not known), `elsewhere` (another writer has numbered since: then nothing may be
+    numbered, and the reason is ELSEWHERE).
     """
     far = F.coalesce(F.col("upto") >= F.col("limit"), F.lit(False))
     upto, reason = F.least("upto", "limit") if cut else F.col("upto"), F.when(~far, F.col("reason"))
@@ -123,19 +123,19 @@ def within(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
     )
 
 
-def begins(places: DataFrame, runs: DataFrame) -> DataFrame:
+def first_surviving(places: DataFrame, runs: DataFrame) -> DataFrame:
     """Add `from_nr`, the sequence_nr up to which all events are deleted, to the places of persistence ids
     with events.
 
     If any event was numbered, those in front of the first event in the journal count as deleted, too. In:
-    `places` as for `kept`.
+    `places` as for `starting_numbers`.
     """
     first = runs.groupBy(ID).agg(F.min("first").alias("first"))
     gone = F.when(F.size("base") > 0, F.col("first") - 1).otherwise(0)
     return places.join(first, ID).withColumn("from_nr", F.greatest("deleted_to", gone))
 
 
-def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFrame) -> DataFrame:
+def starting_numbers(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFrame) -> DataFrame:
     """Return the `stands` from which a rebuild gives surviving events the numbers that they had.
 
     In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`;
@@ -147,7 +147,7 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
     else as most of the view's rows say. The line of a tag that no event has is that of `base`. Counting back
     includes events that have lost the tag if the numbers of the other rows show that they were counted.
     """
-    there = begins(places, runs)
+    there = first_surviving(places, runs)
     # Lines without a number or a sequence_nr can't be counted back from.
     lines = (
         there.select(ID, F.explode("base").alias("line"))
@@ -199,7 +199,7 @@ def beyond_the_journal(lines: DataFrame, runs: DataFrame) -> DataFrame:
 
     Lines that know of an event behind the last run with the tag are left out: what they count may be missing
     there, not in front.
-    In: persistence_id, tag, number, sequence_nr; counting.RUNS. Out: persistence_id, tag.
+    In: persistence_id, tag, number, sequence_nr; run_numbering.RUNS. Out: persistence_id, tag.
     """
     return (
         lines.join(_tagged(runs), [ID, "tag"])

@@ -52,14 +52,14 @@ def rebuild_ids(
     hides what was written.
     """
     from tagmill.cassandra.client import Cassandra
-    from tagmill.journal.frames import ID, Journal, with_events
+    from tagmill.journal.frames import ID, JournalSchema, with_events
     from tagmill.spark.connector import CASSANDRA, table
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)
     say = tell or (lambda _: None)
     with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where, "Ids that were added stay"):
-        journal = Journal.there(cassandra, chosen.journal)
+        journal = JournalSchema.load(cassandra, chosen.journal)
         ids = journal.names.all_persistence_ids
         if missing := [name for name in (journal.names.messages, ids) if name not in journal.tables]:
             if not dry_run or journal.names.messages in missing:

@@ -77,8 +77,10 @@ class _Rebuilder(SelectionAttempt):
         numbers = standing.select(
             ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
         )
-        stands = materialize(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
-        ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.selection.tags))
+        stands = materialize(numbering.starting_numbers(limits, runs, events, numbers), f"{self.url}/stands")
+        ends = numbering.cap_at_recorded(
+            numbering.numberable_upto(runs, stands), limits, cut=bool(self.selection.tags)
+        )
         ends = materialize(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)

@@ -1,8 +1,8 @@
 """Count and number staged events file by file, without Spark (docs/decisions/0016).
 
 Rows are in Cassandra's order. A *run* is a streak of them: rows of one persistence_id whose sequence_nr goes
-up by one. `find_runs` finds the runs. After numbering.starts has found the number in front of each,
-`number_rows` makes the rows of tag_views.
+up by one. `find_runs` finds the runs. After numbering.run_start_numbers has found the number in front of
+each, `number_rows` makes the rows of tag_views.
 """
 
 from collections import Counter
@@ -96,9 +96,9 @@ def number_rows(
     """Write the rows of tag_views (below `folder`/rows) and how far each run came (`folder`/reached, REACHED)
     for each staged file.
 
-    In: what numbering.starts returns, in `folder`/starts/file=N for the Nth file. Rows before `first_ticks`
-    count as early. The rows of one row group are written by slot, tag and time. Returns the totals of all
-    files.
+    In: what numbering.run_start_numbers returns, in `folder`/starts/file=N for the Nth file. Rows before
+    `first_ticks` count as early. The rows of one row group are written by slot, tag and time. Returns the
+    totals of all files.
     """
     columns = view_columns(meta=meta)
     read = list(dict.fromkeys([*KEYS, *(name for name in columns if name not in _NUMBERED)]))
@@ -138,7 +138,7 @@ def _groups(files: RunFiles, name: str, columns: list[str]) -> Iterator["_Group"
 
 
 def _starts(files: RunFiles, folder: str) -> pa.Table:
-    """Read what numbering.starts says of one file, sorted by run: run, upto, tag (null: the run has none),
+    """Read what numbering.run_start_numbers says of one file, sorted by run: run, upto, tag (null: no tags),
     start.
     """
     batches = files.record_batches(folder, ROWS_AT_ONCE, _STARTS.names)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.journal.frames import Journal
+    from tagmill.journal.frames import JournalSchema
     from tagmill.runs.progress import Tell
     from tagmill.views.event_reader import Reader
     from tagmill.views.model import Manifest
@@ -47,7 +47,7 @@ class Attempt:
         settings: Settings,
         pipeline: str,
         builds: Builds,
-        journal: Journal,
+        journal: JournalSchema,
         spark: SparkSession,
         tell: Tell,
     ) -> None:
@@ -100,7 +100,9 @@ class Attempt:
         return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
 
     def runs(self, folder: str, staged: list[str]) -> DataFrame:
-        """Find the runs in staged files, write them below `folder`/runs, and return them (counting.RUNS)."""
+        """Find the runs in staged files, write them below `folder`/runs, and return them
+        (run_numbering.RUNS).
+        """
         from tagmill.views import run_numbering
 
         run_numbering.find_runs(self.files, staged, f"{folder}/runs")
@@ -110,12 +112,12 @@ class Attempt:
         self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
     ) -> tuple[DataFrame, Sums]:
         """Number the staged events up to `ends`; return the new records (numbering.records) and the totals
-        (counting.Sums).
+        (run_numbering.Sums).
         """
         from tagmill.views import numbering, run_numbering
 
         url = self.files.url(folder)
-        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
+        numbering.run_start_numbers(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
             f"{url}/starts"
         )
         sums = run_numbering.number_rows(
@@ -172,7 +174,7 @@ class Attempt:
 @contextmanager
 def numbering_session(
     settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, step: str
-) -> Iterator[tuple[Builds, Journal, BuildRow]]:
+) -> Iterator[tuple[Builds, JournalSchema, BuildRow]]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
 
@@ -181,7 +183,7 @@ def numbering_session(
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a
     table is missing.
     """
-    from tagmill.journal.frames import Journal
+    from tagmill.journal.frames import JournalSchema
     from tagmill.runs.leased import leased
     from tagmill.spark.errors import explained
 
@@ -192,7 +194,7 @@ def numbering_session(
             counted(settings, ledger.cassandra, name, step),
         ):
             builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-            journal = Journal.look(ledger.cassandra, chosen.journal)
+            journal = JournalSchema.load_checked(ledger.cassandra, chosen.journal)
             row = builds.take_over(owner, chosen.bucket_size.value)
             where = ledger.cassandra.where
             with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):

@@ -85,7 +85,7 @@ class SelectionAttempt(Attempt):
             ids = self.spark.createDataFrame(
                 [(one,) for one in self.selection.persistence_ids], f"{ID} string"
             ).distinct()
-        return materialize(frames.places(self.spark, self.journal, ids), f"{self.url}/places")
+        return materialize(frames.plugin_progress(self.spark, self.journal, ids), f"{self.url}/places")
 
     def records(self, places: DataFrame) -> DataFrame:
         """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
@@ -97,7 +97,7 @@ class SelectionAttempt(Attempt):
 
     def limits(self, places: DataFrame) -> DataFrame:
         """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
-        numbering.within needs them.
+        numbering.cap_at_recorded needs them.
 
         Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`,
         and `limit` is null.
@@ -119,8 +119,8 @@ class SelectionAttempt(Attempt):
     def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
         """Stage the events behind deleted_to.
 
-        Out: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of the events with
-        tags.
+        Out: the files, their runs (run_numbering.RUNS), and persistence_id, sequence_nr, tags of the events
+        with tags.
         """
         from pyspark.sql import functions as F
 
@@ -173,7 +173,7 @@ class SelectionAttempt(Attempt):
         """
         from tagmill.journal import frames
 
-        now = frames.places(self.spark, self.journal, places.select(ID))
+        now = frames.plugin_progress(self.spark, self.journal, places.select(ID))
         line = now.exceptAll(places).select(ID).first()
         if line is not None:
             raise GuardRefused(

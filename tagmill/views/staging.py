@@ -25,7 +25,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import OLD_TAGS
 from tagmill.domain.timeuuid import FUTURE_TICKS
 from tagmill.journal.flaws import Reason
-from tagmill.journal.frames import ID, META, Journal
+from tagmill.journal.frames import ID, META, JournalSchema
 from tagmill.runs.parquet_files import write_file
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
@@ -42,7 +42,7 @@ TASKS_PER_CORE = 8
 Mask = npt.NDArray[np.bool_]
 
 
-def schema_of(journal: Journal) -> pa.Schema:
+def schema_of(journal: JournalSchema) -> pa.Schema:
     """Return the schema of a staged event.
 
     Every event has its place and time (`ticks` mean nothing unless the timestamp is a TimeUUID) and `flaw` (a
@@ -61,7 +61,7 @@ class Staging:
     most.
     """
 
-    journal: Journal
+    journal: JournalSchema
     files: RunFiles
     until: int
     largest_row: int
@@ -102,7 +102,7 @@ def _scan(
         yield from _write(staging, folder, _rows(staging.journal, pages, ranges))
 
 
-def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows(journal: JournalSchema, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the events in these ranges of tokens: those that tables.all_events would return."""
     columns = ", ".join(map(identifiers.cql, journal.columns))
     token = f"token({ID}, partition_nr)"

@@ -119,8 +119,8 @@ def numbered(
     names, stands = staged(files, rows, Random(seed), **layout), spark.createDataFrame(known, STANDS).cache()
     run_numbering.find_runs(files, names, "runs")
     runs = spark.read.parquet(files.url("runs"))
-    ends = numbering.ends(runs, stands).cache()
-    numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
+    ends = numbering.numberable_upto(runs, stands).cache()
+    numbering.run_start_numbers(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
         files.url("starts")
     )
     sums = run_numbering.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50)

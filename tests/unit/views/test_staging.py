@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.domain.timeuuid import FUTURE_TICKS, lowest, ticks
 from tagmill.journal.flaws import Reason
-from tagmill.journal.frames import META, REQUIRED, Journal
+from tagmill.journal.frames import META, REQUIRED, JournalSchema
 from tagmill.views.staging import as_events, schema_of
 
 UNTIL = 17_672_256_000_000_000
@@ -31,8 +31,8 @@ OLD = ("message", "tag1", "tag2", "tag3")
 LARGEST = 1000
 
 
-def journal(*also: str) -> Journal:
-    return Journal(JournalTables("j"), {"messages": {*REQUIRED, *also}})
+def journal(*also: str) -> JournalSchema:
+    return JournalSchema(JournalTables("j"), {"messages": {*REQUIRED, *also}})
 
 
 def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
