@@ -143,10 +143,12 @@ class _Audit:
         other audits.
         """
         from tagmill.audit import pages, report
+        from tagmill.delivery.pipeline_facts import contents
         from tagmill.quality.expectations import preload
 
         preload()
         self.deliveries = self._deliveries()
+        at_first = contents(self.clickhouse, self.pipeline.destination)
         scope = self._scope(tags)
         row = self.audits.begin(scope.until)
         last = self.audits.last_done()
@@ -158,7 +160,7 @@ class _Audit:
         self.tell("writing the report")
         made = report.made(judged, row, scope, self.pipeline, self.folder, self.ledger.cassandra.now())
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
-        made = made.model_copy(update={"docs": docs, "closed_run": self._closed_run()})
+        made = made.model_copy(update={"docs": docs, "closed_run": self._closed_run(), "contents": at_first})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
         written = self.ledger.delivered.write_times.of(self.name, row.audit)
         report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view, written)

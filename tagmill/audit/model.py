@@ -120,7 +120,8 @@ class AuditReport(Document):
 
     `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each
     kind. `findings`: the number of each kind in all, including findings of no tag. `closed_run`: the newest
-    run that was closed before anything was read.
+    run that was closed before anything was read. `contents`: rows and checksum of the destination then
+    (pipeline_facts.contents).
     """
 
     pipeline: str
@@ -137,6 +138,7 @@ class AuditReport(Document):
     folder: str
     docs: str | None = None
     closed_run: int = 0
+    contents: tuple[int, int] = (-1, 0)
 
     @property
     def journal(self) -> int:

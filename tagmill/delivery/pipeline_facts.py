@@ -34,7 +34,8 @@ class PipelineFacts:
     """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` the last
     audit's findings by tag.
 
-    `audited_run` is the newest run that was closed before that audit read anything.
+    `audited_run` is the newest run that was closed before that audit read anything, and `audited_contents` what
+    the destination had then.
     """
 
     closed: RunRow | None
@@ -49,6 +50,7 @@ class PipelineFacts:
     audit: AuditRow | None
     found: Mapping[str, Mapping[str, int]]
     audited_run: int
+    audited_contents: Contents
 
     def checked(self, tag: str) -> Proof | None:
         """Return the newest check of a tag as a proof, or None if it was never checked."""
@@ -68,6 +70,8 @@ class PipelineFacts:
         if audit is None or audit.done_at is None or tag not in self.found:
             return None
         changed = self.closed is not None and self.closed.run > self.audited_run
+        if UNTOLD not in (self.contents, self.audited_contents):
+            changed = changed or self.contents != self.audited_contents
         finding = f"audit {audit.audit} found {in_words(self.found[tag])}"
         return Proof(
             "audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed
@@ -95,8 +99,8 @@ class PipelineFacts:
 def collect(
     settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str
 ) -> PipelineFacts:
-    """Read what the ledger knows of a pipeline, and the destination's contents if there is a check to compare
-    them with.
+    """Read what the ledger knows of a pipeline, and the destination's contents if there is a check or an audit
+    to compare them with.
     """
     keyspace = settings.cassandra.ledger_keyspace
     last = ledger.last_run(pipeline)
@@ -107,7 +111,7 @@ def collect(
     audit = (
         Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
     )
-    found, audited_run = _found(settings, pipeline, audit) if audit else ({}, 0)
+    found, audited_run, audited_contents = _found(settings, pipeline, audit) if audit else ({}, 0, UNTOLD)
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
     failures = [Failures(ledger.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
@@ -119,10 +123,11 @@ def collect(
         build_failure=failures[1] if len(failures) > 1 else None,
         unended=tuple(each for name in names for each in unended(ledger.cassandra, keyspace, name)),
         checks=checks,
-        contents=contents(clickhouse, table) if checks else UNTOLD,
+        contents=contents(clickhouse, table) if checks or audit else UNTOLD,
         audit=audit,
         found=found,
         audited_run=audited_run,
+        audited_contents=audited_contents,
     )
 
 
@@ -175,8 +180,10 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _found(settings: Settings, pipeline: str, audit: AuditRow) -> tuple[Mapping[str, Mapping[str, int]], int]:
-    """Return by tag what an audit found, and the newest run that it covers.
+def _found(
+    settings: Settings, pipeline: str, audit: AuditRow
+) -> tuple[Mapping[str, Mapping[str, int]], int, Contents]:
+    """Return by tag what an audit found, the newest run that it covers, and what the destination had then.
 
     Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
     speaks for all tags, and one that agrees for none.
@@ -186,7 +193,10 @@ def _found(settings: Settings, pipeline: str, audit: AuditRow) -> tuple[Mapping[
             RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json")
         )
     except (TagmillError, OSError):
-        return {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings), 0
+        of_all = {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings)
+        return of_all, 0, UNTOLD
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
     of_none = Counter[str](dict(audit.findings)) - sum(of_tags.values(), Counter[str]())
-    return {tag: +(findings + of_none) for tag, findings in of_tags.items()}, report.get("closed_run", 0)
+    by_tag = {tag: +(findings + of_none) for tag, findings in of_tags.items()}
+    rows, checksum = report.get("contents", UNTOLD)
+    return by_tag, report.get("closed_run", 0), (rows, checksum)

@@ -110,6 +110,7 @@ class Facts:
         sealed: Rows of the open run that may be in ClickHouse or not.
         stored: Rows in ClickHouse; None where nothing is stored there.
         at_source: Rows that the source has or had; None if nobody counted.
+        unread: Rows of the source that are old enough and that no closed run has read.
         waiting: Records that a reader gets and no closed run has read.
         unreadable: Records behind an open transaction.
         held: Rows that are held back.
@@ -131,6 +132,7 @@ class Facts:
     sealed: int = 0
     stored: int | None = None
     at_source: int | None = None
+    unread: int = 0
     waiting: int = 0
     unreadable: int = 0
     held: int = 0
@@ -240,17 +242,17 @@ def _left(facts: Facts) -> Iterator[Reason]:
     beyond = 0 if facts.at_source is None else facts.at_source - facts.delivered - facts.held
     if facts.waiting:
         yield Reason(Level.WAITING, f"waiting {facts.waiting:,}")
-    if beyond > 0:
+    if (left := max(beyond, facts.unread)) > 0:
         # some of them may be second rows of an event, which no run delivers
-        yield Reason(Level.WAITING, f"{beyond:,} in the view not delivered")
+        yield Reason(Level.WAITING, f"{left:,} in the view not delivered")
     if facts.left_out:
         yield Reason(Level.HELD, f"{facts.left_out:,} ids set apart")
     if facts.unreadable:
         yield Reason(Level.WAITING, f"{facts.unreadable:,} behind an open transaction")
     if facts.dead_letters:
         yield Reason(Level.APART, f"{facts.dead_letters:,} dead letters")
-    if beyond + facts.held < 0:
-        yield Reason(Level.APART, f"the view has {-beyond - facts.held:,} rows fewer than were delivered")
+    if facts.at_source is not None and (gone := facts.delivered + facts.unread - facts.at_source) > 0:
+        yield Reason(Level.APART, f"the view has {gone:,} rows fewer than were delivered")
 
 
 def _settled(facts: Facts) -> Reason:

@@ -112,6 +112,28 @@ def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
     assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
 
 
+def test_status_rows_of_view_not_read_are_counted(case, stack, tmp_path):
+    """Say what no run has read, also where the view has lost as many delivered rows."""
+    one = case()
+    records = events("a", range(1, 4), BEGIN, "t")
+    one.journal.both(records)
+    one.deliver()
+    assert one.say("check")[0] == 0
+    more = events("a", range(4, 7), BEGIN + timedelta(minutes=65), "t")
+    one.journal.both(more)
+    assert one.say("status") == (0, ["3 in the view not delivered"])
+    assert '<td class="none">3 in the view not delivered</td>' in page(one.file, tmp_path / "airflow")
+    bucket = int(BEGIN.timestamp() * 1000)
+    stack.session.execute(
+        f"DELETE FROM {one.journal.keyspace}.tag_views WHERE tag_name = 't' AND timebucket = {bucket}"
+    )
+    said = "3 in the view not delivered; the view has 3 rows fewer than were delivered"
+    assert one.say("check") == (3, [said])
+    one.deliver()
+    assert one.say("status") == (0, ["counts agree"])
+    assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, [*records, *more]))
+
+
 def test_status_after_check_keeps_proof_until_rows_change(case, stack, tmp_path):
     """Trust a check for as long as the destination stays the same; a later run leaves it valid for what it
     covered.
@@ -150,6 +172,7 @@ def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
     assert code == 0 and verdict.startswith("exactly once, audited at 20") and ", up to 20" in verdict
     stack.rows(f"ALTER TABLE `{one.name}` DELETE WHERE sequence_nr = 20 SETTINGS mutations_sync = 2")
     stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM `{one.name}` WHERE sequence_nr = 1")
+    assert one.say("status")[1][0].startswith("counts agree; exactly once when audited at 20")
     report = audited(one.settings, spark)
     assert {kind.value: count for kind, count in report.findings.items()} == {
         "missing_in_clickhouse": 1,

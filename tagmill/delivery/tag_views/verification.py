@@ -2,7 +2,10 @@
 agree row for row.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
@@ -16,13 +19,18 @@ from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.tag_views.same_tables import changed_tables
 from tagmill.domain import clock, identifiers
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
+from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
+
+# Timebuckets from a watermark on whose rows are counted; more of them are waiting only behind a long pause.
+BUCKETS_AHEAD = 1000
 
 
 def tag_table(
@@ -46,6 +54,7 @@ def tag_table(
         held, overdue = _held(ledger, pipeline, chosen)
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
         cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
+        unread = _unread(ledger, settings, pipeline, marks)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         stored_rows = clickhouse.rows(
             f"SELECT toString(`tag`), count() FROM {identifiers.sql(chosen.destination)} GROUP BY `tag`"
@@ -89,6 +98,7 @@ def tag_table(
                 obstacles=obstacles,
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
+                unread=unread[tag],
                 held=held[tag],
                 overdue=tuple(overdue[tag]),
                 differences=wrong[tag],
@@ -137,6 +147,33 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
     for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
         counted[tag] += rows
     return counted
+
+
+def _unread(
+    ledger: Ledger, settings: Settings, pipeline: str, marks: Mapping[str, Watermark]
+) -> Mapping[str, int]:
+    """Return by tag how many rows of the view are old enough and behind its watermark, where no closed run has
+    read.
+
+    Counts them in the first BUCKETS_AHEAD timebuckets. A tag without a watermark was never delivered.
+    """
+    chosen = settings.pipeline(pipeline)
+    size, delay = chosen.bucket_size, timedelta(seconds=chosen.eventual_consistency_delay_seconds)
+    until = from_datetime(clock.earliest(ledger.cassandra.clocks) - delay)
+    parts = [
+        (tag, bucket, marks[tag].ticks, until)
+        for tag in chosen.tags
+        if tag in marks
+        for bucket in islice(
+            range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds), BUCKETS_AHEAD
+        )
+    ]
+    rows = Counter[str]()
+    for (tag, *_), (found, _) in zip(
+        parts, Views(ledger.cassandra, chosen.journal).count(parts), strict=True
+    ):
+        rows[tag] += found
+    return rows
 
 
 def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:

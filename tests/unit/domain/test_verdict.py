@@ -145,6 +145,16 @@ CASES = {
         Level.HELD,
         "1 held; 3 in the view not delivered",
     ),
+    "view not read": (
+        Facts(delivered=5, stored=5, unread=3, checked=proof()),
+        Level.WAITING,
+        "3 in the view not delivered",
+    ),
+    "as many gone as wait": (
+        Facts(delivered=5, stored=5, unread=3, at_source=5, verified=AT),
+        Level.WAITING,
+        "3 in the view not delivered; the view has 3 rows fewer than were delivered",
+    ),
     "open transaction": (
         Facts(delivered=5, stored=5, unreadable=10, checked=proof()),
         Level.WAITING,
