@@ -122,7 +122,7 @@ def test_status_rows_of_view_not_read_are_counted(case, stack, tmp_path):
     more = events("a", range(4, 7), BEGIN + timedelta(minutes=65), "t")
     one.journal.both(more)
     assert one.say("status") == (0, ["3 in the view not delivered"])
-    assert '<td class="none">3 in the view not delivered</td>' in page(one.file, tmp_path / "airflow")
+    assert '<td class="open">3 in the view not delivered</td>' in page(one.file, tmp_path / "airflow")
     bucket = int(BEGIN.timestamp() * 1000)
     stack.session.execute(
         f"DELETE FROM {one.journal.keyspace}.tag_views WHERE tag_name = 't' AND timebucket = {bucket}"
