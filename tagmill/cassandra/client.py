@@ -68,6 +68,9 @@ PASSING = (
     WriteFailure,
     NoHostAvailable,
 )
+# Cassandra's newest protocol version. By itself, the driver begins with those of another database, and falls
+# back from each with a new connection.
+NEWEST_PROTOCOL = ProtocolVersion.V5
 # Requests of execute_many that are under way at once.
 CONCURRENCY = 128
 # Number of nodes whose clocks a session reads.
@@ -109,8 +112,7 @@ class Cassandra:
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
         )
-        # The driver begins with the versions of another database, and falls back with a new connection each.
-        self.cluster.protocol_version = ProtocolVersion.V5
+        self.cluster.protocol_version = NEWEST_PROTOCOL
         self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
         self._reads_at = consistency
         try:

@@ -2,12 +2,11 @@
 
 import uuid
 from datetime import UTC, datetime
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cassandra.cluster import Cluster, ResponseFuture
+from cassandra.cluster import ResponseFuture
 
 from tagmill.cassandra import bulk_writer, client
 from tagmill.cassandra.bulk_writer import Target, write_rows
@@ -37,7 +36,7 @@ def made(stack, place):
 @pytest.fixture(params=[4, 5])
 def connected(request, stack, monkeypatch):
     """Yield a connection for each protocol version."""
-    monkeypatch.setattr(client, "Cluster", partial(Cluster, protocol_version=request.param))
+    monkeypatch.setattr(client, "NEWEST_PROTOCOL", request.param)
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
         assert found.cluster.protocol_version == request.param
         yield found
