@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -19,7 +19,7 @@ from tagmill.ledger import schema
 from tests.conftest import toml_value
 from tests.support.auditing import audited
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, tagmill
-from tests.support.events import events, this_hour
+from tests.support.events import event, events, this_hour
 from tests.support.kafka import create, delete
 from tests.support.overview import page
 from tests.support.topics import made
@@ -119,7 +119,8 @@ def test_status_rows_of_view_not_read_are_counted(case, stack, tmp_path):
     one.journal.both(records)
     one.deliver()
     assert one.say("check")[0] == 0
-    more = events("a", range(4, 7), BEGIN + timedelta(minutes=65), "t")
+    now = datetime.now(UTC)
+    more = [event("a", number, now + number * timedelta(milliseconds=1)) for number in (4, 5, 6)]
     one.journal.both(more)
     assert one.say("status") == (0, ["3 in the view not delivered"])
     assert '<td class="open">3 in the view not delivered</td>' in page(one.file, tmp_path / "airflow")
