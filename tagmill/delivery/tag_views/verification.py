@@ -14,7 +14,6 @@ from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.run_files import read_manifest
-from tagmill.delivery.tag_views.same_tables import changed_tables
 from tagmill.domain import clock, identifiers
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError
@@ -23,6 +22,7 @@ from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import changed_tables
 
 
 def tag_table(
@@ -160,7 +160,9 @@ def against_the_world(
     """
     if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
         yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
-    for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
+    for table in (
+        changed_tables(settings, ledger.cassandra, pipeline) if pipeline in settings.pipelines else ()
+    ):
         yield Finding(
             "",
             f"{table} was created again since its events were delivered: its numbers may be of another life",
