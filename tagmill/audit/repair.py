@@ -31,6 +31,7 @@ from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.journal.frames import JournalSchema
 from tagmill.ledger.audits import AuditRow, Audits, folder
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import require_same_tables
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import leased
 from tagmill.runs.progress import Tell
@@ -214,6 +215,7 @@ class _Repair:
             lease,
         ):
             audited = self._audited(ledger)
+            require_same_tables(self.settings, ledger.cassandra, self.name, "Nothing was changed")
             journal = JournalSchema.load_checked(ledger.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
             if not kinds:

@@ -2,6 +2,7 @@
 
 import typer
 
+from tagmill.cli.run import ways_out
 from tagmill.cli.shared import (
     AsJson,
     DryRun,
@@ -25,13 +26,8 @@ def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 
     They hold the same events. Not for a new life of the journal.
     """
-    from tagmill.delivery.tag_views.interventions import Interventions
-    from tagmill.ledger.lease import this_process
-
     confirm(f"Do the journal's tables hold the events that pipeline {pipeline} has delivered?", yes)
-    out.print(
-        Interventions(settings(), pipeline, this_process(), person(), why).accept_journal(), markup=False
-    )
+    out.print(ways_out(pipeline, why).accept_journal(), markup=False)
 
 
 @app.command()

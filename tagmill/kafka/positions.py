@@ -1,6 +1,6 @@
 """Measure how far a topic's records reach and how far they are delivered; callers judge these facts."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tagmill.kafka.client import Kafka, Place, Span
@@ -13,7 +13,7 @@ class TopicPosition:
 
     `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` is the first
     record that is left, `last_stable_offset` is the end of what a reader gets, `high_watermark` is the end of
-    all records. `recreated`: the topic has another id than the one that was read.
+    all records. `another_life` says why the records are not those that were read; empty: they are.
     """
 
     topic: str
@@ -22,7 +22,12 @@ class TopicPosition:
     log_start: int
     last_stable_offset: int
     high_watermark: int
-    recreated: bool = False
+    another_life: str = ""
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the partition's records are not those that were read."""
+        return bool(self.another_life)
 
     @property
     def begin(self) -> int:
@@ -51,18 +56,18 @@ class TopicPosition:
     @property
     def problem(self) -> str | None:
         """The reason why the next run stops at this partition; None: it does not stop."""
-        if self.recreated:
-            return (
-                f"topic {self.topic} was made anew since it was read: its first records are not those "
-                "that were"
-            )
+        if self.another_life:
+            return self.another_life
         return misplaced((self.topic, self.partition), Span(self.log_start, self.high_watermark), self.begin)
 
 
 def kafka_positions(
-    kafka: Kafka, places: Sequence[Place], delivered_to: Mapping[Place, int], recreated: Collection[str]
+    kafka: Kafka, places: Sequence[Place], delivered_to: Mapping[Place, int], recreated: Mapping[str, str]
 ) -> list[TopicPosition]:
-    """Return the position of each of these partitions, in order."""
+    """Return the position of each of these partitions, in order.
+
+    `recreated` has a text by topic for each whose records are not those that were read.
+    """
     spans, ends = kafka.spans(places), kafka.high_watermarks(places)
     return [
         TopicPosition(
@@ -72,7 +77,7 @@ def kafka_positions(
             log_start=span.first,
             last_stable_offset=span.end,
             high_watermark=max(ends[place], span.end),
-            recreated=place[0] in recreated,
+            another_life=recreated.get(place[0], ""),
         )
         for place, span in sorted(spans.items())
     ]

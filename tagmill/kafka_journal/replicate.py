@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import TagmillError
+from tagmill.errors import GuardRefused, TagmillError
 from tagmill.kafka.client import Kafka, Place, Span
 from tagmill.kafka.offset_ranges import Range, capped, places, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
@@ -29,6 +29,7 @@ from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
 from tagmill.ledger.attempts import counted
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tagmill.kafka_journal.pieces import Move
 
 NAMED_WARNINGS = 20
+# The table whose entries say what is replicated.
+ENTRIES = ("metajournal",)
 # The latest write time that Cassandra can store, in microseconds.
 HIGHEST = 2**63 - 1
 
@@ -110,7 +113,12 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
         found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
         pointers = tables.pointers(found) if tables.there() else {}
         before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
-        anew = recreated_topics(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
+        now = kafka.topic_ids({topic for topic, _ in found})
+        anew = recreated_topics(now, before, pointers)
+        if tables.there():
+            anew |= _behind_old_entries(
+                _table_ids(settings, cassandra, pipeline), pipeline, now, before, pointers
+            )
         replicated_to = {place: one.offset + 1 for place, one in pointers.items()}
         return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
 
@@ -207,8 +215,20 @@ class _Attempt:
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
         ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        tables = _table_ids(self.settings, self.cassandra, self.name)
         read = self.tables.pointers(list(ends))
-        return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
+        now = self.kafka.topic_ids({topic for topic, _ in ends})
+        hidden = list(_behind_old_entries(tables, self.name, now, ids.read(), read).values())
+        if hidden and not accept_lost:
+            raise GuardRefused(
+                f"{self.name}: {hidden[0]}. Nothing was read. Drop the tables of keyspace {self.tables.name} for the "
+                f"new life. If they are empty: {self.go_on}"
+            )
+        warnings = same_topics(
+            self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on
+        )
+        tables.accept(self.name, ENTRIES)
+        return [*hidden, *warnings]
 
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
         """Return the ranges of the next piece to replicate, none if everything is replicated, and
@@ -345,6 +365,36 @@ class _Attempt:
         except Exception:
             self.replications.current(fence)
             raise
+
+
+def _table_ids(settings: Settings, cassandra: Cassandra, pipeline: str) -> JournalTableIds:
+    keyspace = settings.kafka_journal(pipeline).keyspace
+    return JournalTableIds(cassandra, settings.cassandra.ledger_keyspace, keyspace)
+
+
+def _behind_old_entries(
+    tables: JournalTableIds,
+    pipeline: str,
+    now: Mapping[str, str],
+    before: Mapping[str, str],
+    pointers: Mapping[Place, Pointer],
+) -> dict[str, str]:
+    """Return a text for each topic that is another one by now, without a pointer, in the tables of the old
+    one.
+
+    Entries of the old topic have later offsets, so its first records would count as replicated.
+
+    In: the topics' ids now and before, and the pointers of all partitions.
+    """
+    pointed = {topic for topic, _ in pointers}
+    anew = sorted(topic for topic in now.keys() - pointed if before.get(topic, now[topic]) != now[topic])
+    if not anew or tables.changed(pipeline, ENTRIES):
+        return {}
+    return {
+        topic: f"topic {topic} was made anew since it was replicated, and pointer2 has no row of it: entries of "
+        "the old one would hide its first records"
+        for topic in anew
+    }
 
 
 def _read(files: RunFiles, row: ReplicationRow) -> Manifest:

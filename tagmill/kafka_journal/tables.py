@@ -269,6 +269,19 @@ class KafkaJournalTables:
         rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
         return {(row.topic, row.partition): row.offset for row in rows if row.offset is not None}
 
+    def begun(self) -> dict[str, str]:
+        """Return the earliest moment (ISO 8601, UTC) at which a partition of each topic was first pointed at.
+
+        Topics whose pointers have no such moment are left out.
+        """
+        rows = self.cassandra.stream(f"SELECT topic, created FROM {self.keyspace}.pointer2")
+        begun = dict[str, str]()
+        for row in rows:
+            if at := utc(row.created):
+                text = at.isoformat(timespec="milliseconds")
+                begun[row.topic] = min(begun.get(row.topic, text), text)
+        return begun
+
     def delete_segments(self, segments: Iterable[tuple[str, str, int]], written_at: int) -> None:
         """Delete all rows of journal in segments (id, topic, segment) up to the write time `written_at`."""
         self.cassandra.write_many(

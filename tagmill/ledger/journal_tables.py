@@ -18,16 +18,14 @@ class JournalTableIds:
         self.table = f"{identifiers.cql(ledger_keyspace)}.journal_tables"
 
     def changed(self, pipeline: str, tables: Sequence[str]) -> list[str]:
-        """Return those of the tables that have another id than when the pipeline read them first; note the
-        ids of new ones.
-        """
-        rows = self.cassandra.execute(
-            f"SELECT table_name, pipeline, table_id FROM {self.table} WHERE journal = ?", self.journal
-        )
-        known = {row.table_name: row.table_id for row in rows if row.pipeline == pipeline}
-        current = self._current(tables)
-        self._write(pipeline, {name: id_ for name, id_ in current.items() if name not in known})
-        return [name for name, id_ in current.items() if known.get(name, id_) != id_]
+        """Return those of the tables that have another id than when the pipeline read them first."""
+        known = self._known(pipeline)
+        return [name for name, id_ in self._current(tables).items() if known.get(name, id_) != id_]
+
+    def note(self, pipeline: str, tables: Sequence[str]) -> None:
+        """Note the ids of those tables that the pipeline reads for the first time."""
+        known = self._known(pipeline)
+        self._write(pipeline, {name: id_ for name, id_ in self._current(tables).items() if name not in known})
 
     def accept(self, pipeline: str, tables: Sequence[str]) -> None:
         """Note the ids that the tables have now."""
@@ -38,6 +36,12 @@ class JournalTableIds:
         self.cassandra.write_many(
             f"DELETE FROM {self.table} WHERE journal = ? AND table_name = ?", [(self.journal, table)]
         )
+
+    def _known(self, pipeline: str) -> dict[str, UUID]:
+        rows = self.cassandra.execute(
+            f"SELECT table_name, pipeline, table_id FROM {self.table} WHERE journal = ?", self.journal
+        )
+        return {row.table_name: row.table_id for row in rows if row.pipeline == pipeline}
 
     def _current(self, tables: Sequence[str]) -> dict[str, UUID]:
         found = self.cassandra.execute(

@@ -47,11 +47,11 @@ def build(
 
     Raises:
         GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others
-            are built.
+            are built. Or the journal's tables were created again; nothing was written.
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=BUILD) as (
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=BUILD, adopt=adopt) as (
         builds,
         journal,
         row,

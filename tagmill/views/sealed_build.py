@@ -18,6 +18,7 @@ from tagmill.config.settings import Settings
 from tagmill.errors import TagmillError
 from tagmill.ledger.attempts import counted, of_builds
 from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.same_tables import note_numbered, require_same_tables
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import read_document, way_out, write_document
@@ -173,15 +174,16 @@ class Attempt:
 
 @contextmanager
 def numbering_session(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, step: str
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, step: str, adopt: bool = False
 ) -> Iterator[tuple[Builds, JournalSchema, BuildRow]]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
 
-    `step` is counted as an attempt (empty: a dry run, which is not). Failures are noted of a BUILD only.
+    `step` is counted as an attempt (empty: a dry run, which is not). Failures are noted of a BUILD only. With
+    `adopt`, the journal's tables may be others than those that were numbered before.
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a
-    table is missing.
+    table is missing. GuardRefused: the journal's tables were created again.
     """
     from tagmill.journal.frames import JournalSchema
     from tagmill.runs.leased import leased
@@ -194,11 +196,16 @@ def numbering_session(
             counted(settings, ledger.cassandra, name, step),
         ):
             builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+            require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was written", adopt=adopt)
+            if step and not adopt:
+                note_numbered(settings, ledger.cassandra, pipeline)
             journal = JournalSchema.load_checked(ledger.cassandra, chosen.journal)
             row = builds.take_over(owner, chosen.bucket_size.value)
             where = ledger.cassandra.where
             with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):
                 yield builds, journal, row
+            if adopt:
+                note_numbered(settings, ledger.cassandra, pipeline, adopt=True)
         if step == BUILD:
             forget_failures(settings, ledger.cassandra, name)
         lease.give_back()

@@ -7,18 +7,30 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tagmill.delivery.tag_views import steps
 from tagmill.errors import GuardRefused
+from tagmill.views.delete import truncate
+from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Selection
+from tests.support.building import VIEWS, built, records, rows
+from tests.support.cleaning import cleaned
 from tests.support.delivery import (
+    OWNER,
     as_row,
     clickhouse_rows,
     deliver,
     delivered_first,
+    finish,
     holds,
     only,
     tagmill,
     verdicts,
 )
 from tests.support.events import event
+from tests.support.journal_cleaning import cleaned as journal_cleaned
+from tests.support.journal_cleaning import in_journal
+from tests.support.rebucketing import rebucketed
+from tests.support.restoring import create_again
 
 SECOND_LIFE = "0a1b2c3d-0000-4000-8000-000000000002"
 MILLISECOND = timedelta(milliseconds=1)
@@ -98,11 +110,14 @@ def test_journal_created_again_stops_before_planning(started, spark, stack):
     made, configured, file, first = started
     name = only(configured)
     before = clickhouse_rows(configured, name)
-    for table in ("tag_views", "messages"):
-        statement = stack.session.cluster.metadata.keyspaces[made.keyspace].tables[table].as_cql_query()
-        stack.session.execute(f"DROP TABLE {made.keyspace}.{table}", timeout=60)
-        stack.session.execute(statement, timeout=60)
+    made.both(of_now("sound", (4,)))
+    planned = steps.plan(configured, name, owner=OWNER)
+    create_again(stack.session, made.keyspace, "tag_views", "messages")
     made.both(of_now("again", (1, 2, 3, 4), writer_uuid=SECOND_LIFE))
+    with pytest.raises(GuardRefused, match="created again.*Nothing was sealed. First: .* run abandon"):
+        finish(configured, name, spark, planned)
+    status, _, err = tagmill(file, "run", "abandon", "-p", name, "--why", "x", "--yes")
+    assert status == 0, err
     with pytest.raises(GuardRefused, match="created again.*accept-journal"):
         deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == before
@@ -113,3 +128,55 @@ def test_journal_created_again_stops_before_planning(started, spark, stack):
     assert clickhouse_rows(configured, name) == before
     assert {hold.reason for hold in holds(configured, name).values()} == {"another_life"}
     assert verdicts(configured, name)["t"] != "exactly once"
+
+
+def test_build_into_created_again_journal_stops(journal, settings, spark, stack):
+    """Create messages again behind a build: nothing numbers, copies or deletes until the journal is accepted,
+    or another name begins a new life.
+    """
+    made, day = journal(), {"tags": ["t"], "bucket_size": "Hour", "views": "tagmill"}
+    day |= {"first_time_bucket": f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"}
+    configured = settings(made.keyspace, **day, cleanup={"enabled": True, "older_than_days": 1})
+    name = only(configured)
+    by = {"owner": OWNER, "spark": spark}
+
+    def numbered():
+        return [rows(stack, made.keyspace, table) for table in VIEWS], records(stack, made.keyspace)
+
+    def numbers():
+        return [row["tag_pid_sequence_nr"] for row in made.rows()]
+
+    made.messages(of_now("a", (1, 2, 3)))
+    assert built(configured, spark)["rows"] == 3
+    create_again(stack.session, made.keyspace, "messages")
+    made.messages(of_now("a", range(1, 6), writer_uuid=SECOND_LIFE))
+    before = numbered(), in_journal(stack.session, made.keyspace)
+    for stopped in (
+        lambda: built(configured, spark),
+        lambda: rebuild(configured, name, Selection(), **by),
+        lambda: rebuild(configured, name, Selection(), **by, dry_run=True),
+        lambda: truncate(configured, name, **by),
+        lambda: rebucketed(configured, spark, "Day"),
+        lambda: journal_cleaned(configured, ["a"], "all", force_undelivered=True),
+        lambda: cleaned(configured),
+    ):
+        with pytest.raises(GuardRefused, match="messages of journal .* was created again.*accept-journal"):
+            stopped()
+    assert (numbered(), in_journal(stack.session, made.keyspace)) == before
+    status, out, _ = tagmill(settings.file(name), "status", "-p", name)
+    assert status == 3 and "created again" in out
+    command = ("ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
+    status, _, err = tagmill(settings.file(name), *command)
+    assert status == 0, err
+    assert built(configured, spark)["rows"] == 2 and numbers() == [1, 2, 3, 4, 5]
+
+    create_again(stack.session, made.keyspace, "messages", "tag_scanning", *VIEWS)
+    third = of_now("a", (1, 2), writer_uuid=SECOND_LIFE)
+    made.messages(third)
+    other = settings(made.keyspace, **day)
+    with pytest.raises(GuardRefused, match="tag_scanning again as well.*--adopt.*accept-journal"):
+        built(other, spark)
+    assert built(other, spark, adopt=True)["rows"] == 2 and numbers() == [1, 2]
+    assert built(other, spark)["rows"] == 0
+    deliver(other, only(other), spark)
+    assert clickhouse_rows(other, only(other)) == sorted(as_row(one) for one in third)

@@ -3,6 +3,7 @@ replicator has gone through.
 """
 
 import json
+import re
 import time
 import tracemalloc
 import uuid
@@ -12,9 +13,10 @@ import pytest
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.delivery.topics import kafka_journal_source as source
+from tagmill.delivery.topics import steps
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka_journal.fold import entry_segments
 from tagmill.kafka_journal.head import heads
@@ -24,8 +26,9 @@ from tagmill.ledger import schema
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
-from tests.support.kafka import lose
-from tests.support.topics import Crashed, Shop, checked_verdict, crashing
+from tests.support.kafka import create, delete, lose
+from tests.support.restoring import create_again
+from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
 
 
 class JournalShop(Shop):
@@ -147,6 +150,63 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
     drop(["journal.payload_txt"])
     with pytest.raises(ConfigurationError, match=f"{keyspace}.journal has no column payload_txt"):
         one.deliver()
+
+
+def test_journal_made_anew_stops_before_reading(shop, kafka):
+    """Create tables and topic again, or replicate again: nothing is read, and status says so, until a person
+    accepts the journal.
+    """
+    one = shop()
+    session, keyspace = one.stack.session, one.journal.name
+
+    def refused(match):
+        before = one.events()
+        with pytest.raises(GuardRefused, match=f"{match}.*Nothing was planned.*ledger accept-journal"):
+            one.deliver()
+        for command in ("status", "check"):
+            code, out, _ = tagmill(one.file, command, "-p", one.name, "--json")
+            assert code == 3 and re.search(f"stopped: .*{match}", out), out
+        assert one.events() == before
+
+    def accept():
+        asked = ("-p", one.name, "--why", "restored", "--yes")
+        code, out, err = tagmill(one.file, "ledger", "accept-journal", *asked)
+        assert code == 0 and "are accepted" in out, err
+
+    one.topic.append("a", [(n, "first life") for n in (1, 2, 3)])
+    assert [run["rows"] for run in one.both()] == [3]
+    create_again(session, keyspace, "journal", "metajournal", "pointer2")
+    refused("journal and metajournal and pointer2 of journal .* was created again")
+    delete(kafka.port, one.topic.name)
+    create(kafka.port, one.topic.name)
+    for n in (1, 2, 3):
+        one.topic.append("b", [(n, "second life")])
+    one.topic.flush()
+    one.replicate()
+    assert one.journal.seq_nrs("b") == [1, 2, 3]
+    refused("was created again")
+    accept()
+    assert [run["rows"] for run in one.deliver()] == [2]
+    assert one.events() == [("a", 1), ("a", 2), ("a", 3), ("b", 2), ("b", 3)]
+
+    session.execute(f"TRUNCATE {keyspace}.pointer2")
+    one.replicate()
+    refused("replicated again from its beginning")
+    accept()
+    one.topic.append("b", [(4, "planned")])
+    one.topic.flush()
+    one.replicate()
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+    create_again(session, keyspace, "pointer2")
+    with pytest.raises(GuardRefused, match="pointer2 of journal .*Nothing was sealed. First: .* run abandon"):
+        one.finish(planned)
+    code, _, err = tagmill(one.file, "run", "abandon", "-p", one.name, "--why", "x", "--yes")
+    assert code == 0, err
+    one.replicate()
+    refused("pointer2 of journal")
+    accept()
+    assert [run["rows"] for run in one.deliver()] == [1] and one.events()[-1] == ("b", 4)
+    assert checked_verdict(one).startswith("exactly once")
 
 
 def test_journal_without_tags_delivers_all_events(shop):

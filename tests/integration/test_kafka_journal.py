@@ -548,6 +548,35 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     assert run().replications == 0 and status(settings, journal.name)[0].problem is None
 
 
+def test_topic_behind_old_entries_is_refused(kafka_journal, kafka, stack, spark):
+    """Replicate a topic that was made anew, without pointers: refused beside entries of the old one, which
+    hide its first records, and replicated into tables that were made anew, too.
+    """
+    from tagmill.errors import GuardRefused
+    from tagmill.kafka_journal.replicate import status
+    from tests.support.kafka import create, delete
+
+    journal = kafka_journal()
+    run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
+    topic.append("id", [(n, n) for n in (1, 2, 3)])
+    topic.flush()
+    run()
+    stack.session.execute(f"TRUNCATE {journal.name}.pointer2")
+    delete(kafka.port, topic.name)
+    create(kafka.port, topic.name)
+    topic.append("id", [(1, "new")])
+    topic.flush()
+    before = journal.rows()
+    with pytest.raises(GuardRefused, match=r"hide its first records\. Nothing was read.*--accept-lost"):
+        run()
+    (line,) = status(settings, journal.name)
+    assert "hide its first records" in line.problem and journal.rows() == before
+    for table in ("journal", "metajournal", "pointer2"):
+        stack.session.execute(f"DROP TABLE {journal.name}.{table}", timeout=60)
+    assert run().replications == 1 and journal.seq_nrs("id") == [1]
+    assert status(settings, journal.name)[0].problem is None
+
+
 def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spark):
     """Update an entry in the segment where older versions put it; after a purge, its new life begins in
     today's segment.

@@ -40,6 +40,14 @@ def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -
                 _insert(session, keyspace, table, key | {name: value}, written)
 
 
+def create_again(session: Session, keyspace: str, *tables: str) -> None:
+    """Drop these tables and create them as they were, empty."""
+    for table in tables:
+        statement = session.cluster.metadata.keyspaces[keyspace].tables[table].as_cql_query()
+        session.execute(f"DROP TABLE {keyspace}.{table}", timeout=60)
+        session.execute(statement, timeout=60)
+
+
 def lose(session: Session, keyspace: str) -> None:
     """Empty all tables of a keyspace."""
     for table in _columns(session, keyspace):

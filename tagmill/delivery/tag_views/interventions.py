@@ -21,7 +21,6 @@ from tagmill.delivery.tag_views.close import close
 from tagmill.delivery.tag_views.holds import to_judge_again
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
-from tagmill.delivery.tag_views.same_tables import accept_journal
 from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity import rules
@@ -33,6 +32,7 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.same_tables import accept_tables, accepted
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
@@ -272,7 +272,8 @@ class Interventions:
         """Note that journal tables which were created again hold the events that were delivered."""
         with at_work(self.settings, self.name, self.owner) as ledger:
             self.record(ledger, "ledger accept-journal")
-            return accept_journal(self.settings, ledger, self.name)
+            accept_tables(self.settings, ledger.cassandra, self.name)
+            return accepted(self.name, self.pipeline.keyspace)
 
     def restart(self, tag: str, persistence_id: str) -> str:
         """Forget the progress of a persistence_id that began another life: the next run judges what is held

@@ -13,10 +13,11 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import moment
 from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.tag_views.model import Manifest, Plan
-from tagmill.delivery.tag_views.same_tables import require_same_tables
+from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.same_tables import first_abandon, note_tables, require_same_tables
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.leased import leased
@@ -63,7 +64,8 @@ def plan(
         stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
         ledger.delivered.write_times.require_own(pipeline, number)
         require_up_to_date(settings, ledger, pipeline, number)
-        require_same_tables(settings, ledger, pipeline)
+        require_same_tables(settings, ledger.cassandra, pipeline)
+        note_tables(settings, ledger.cassandra, pipeline)
         reader = InputReader(settings, ledger, pipeline, wanted, number, now)
         taken = 0
         if buckets is not None:
@@ -110,9 +112,12 @@ def seal(
     from tagmill.delivery.tag_views.seal import seal as seal_run
 
     with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _):
-        if ledger.current(pipeline, run, fence).kind == withdraw.KIND:
+        row = ledger.current(pipeline, run, fence)
+        if row.kind == withdraw.KIND:
             manifest = withdraw.seal(settings, ledger, pipeline, run, fence, owner)
         else:
+            if row.state == RunState.PLANNED:
+                require_same_tables(settings, ledger.cassandra, pipeline, first_abandon(pipeline))
             manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 

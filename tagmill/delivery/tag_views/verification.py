@@ -17,7 +17,6 @@ from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.run_files import read_manifest
-from tagmill.delivery.tag_views.same_tables import changed_tables
 from tagmill.domain import clock, identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
@@ -28,6 +27,7 @@ from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import changed_tables
 
 # Timebuckets from a watermark on whose rows are counted; more of them are waiting only behind a long pause.
 BUCKETS_AHEAD = 1000
@@ -197,7 +197,9 @@ def against_the_world(
     """
     if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
         yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
-    for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
+    for table in (
+        changed_tables(settings, ledger.cassandra, pipeline) if pipeline in settings.pipelines else ()
+    ):
         yield Finding(
             "",
             f"{table} was created again since its events were delivered: its numbers may be of another life",

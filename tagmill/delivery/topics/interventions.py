@@ -6,14 +6,16 @@ Each is guarded and recorded.
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.topics.run_files import read_manifest
+from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.runs.leased import at_work
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
@@ -114,3 +116,22 @@ class TopicInterventions:
         ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
+
+    def accept_journal(self) -> str:
+        """Note that a Kafka Journal whose tables were created again holds the events that were delivered."""
+        if not isinstance(self.pipeline, KafkaJournalEventsSettings):
+            raise ConfigurationError(
+                f"pipeline {self.name} reads topics and no journal's tables. Nothing was changed. A topic that "
+                f"was created again: tagmill run deliver --pipeline {self.name} --recreated"
+            )
+        with at_work(self.settings, self.name, self.owner) as ledger:
+            if row := ledger.open_run(self.name):
+                raise GuardRefused(
+                    f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
+                    f"changed; first: tagmill run deliver --pipeline {self.name}",
+                    pipeline=self.name,
+                    run=row.run,
+                )
+            last = ledger.last_run(self.name)
+            ledger.record_intervention(self.name, last, self.who, "ledger accept-journal", self.why)
+            return SameJournal(self.settings, ledger, self.name).accept()

@@ -5,6 +5,7 @@ delivered.
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.plan import spans_of
+from tagmill.delivery.topics.same_journal import other_life
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import places
 from tagmill.kafka.positions import TopicPosition, kafka_positions
@@ -23,8 +24,16 @@ def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[T
     configured, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
     delivered_to = TopicOffsets(ledger.cassandra, keyspace, pipeline).read_to()
     if not isinstance(configured, TopicSettings):
+        of_all, of_topic = other_life(settings, ledger, pipeline)
         return [
-            TopicPosition(*place, delivered_to.get(place), span.first, span.end, span.end)
+            TopicPosition(
+                *place,
+                delivered_to=delivered_to.get(place),
+                log_start=span.first,
+                last_stable_offset=span.end,
+                high_watermark=span.end,
+                another_life=of_all or of_topic.get(place[0], ""),
+            )
             for place, span in spans_of(settings, ledger, pipeline).items()
         ]
     before = TopicIds(ledger.cassandra, keyspace, pipeline).read()

@@ -14,10 +14,12 @@ from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, reco
 from tagmill.delivery.topics.plan import must_keep_columns
 from tagmill.delivery.topics.positions import topic_positions
 from tagmill.delivery.topics.run_files import read_manifest
+from tagmill.delivery.topics.same_journal import other_life
 from tagmill.delivery.topics.table_columns import layout, verifiable_layout
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.verdict import Facts, judged
+from tagmill.kafka.positions import TopicPosition
 from tagmill.ledger.checks import WHOLE
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.retired_batches import Retired
@@ -83,11 +85,18 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             left_out=len({*apart.items(Kind.ID), *apart.items(Kind.SINCE)}),
             differences=tuple(wrong),
             obstacles=(
-                *(position.problem for position in positions if position.problem),
+                *_problems(settings, pipeline, ledger, positions),
                 *clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days),
             ),
         )
         return judged(line, facts)
+
+
+def _problems(settings: Settings, pipeline: str, ledger: Ledger, positions: list[TopicPosition]) -> list[str]:
+    """Return what stops the next run; tables that were created again stop it even if no partition is left."""
+    of_all, _ = other_life(settings, ledger, pipeline)
+    problems = [of_all, *(position.problem or "" for position in positions)]
+    return list(dict.fromkeys(filter(None, problems)))
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:

@@ -19,6 +19,7 @@ from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import letters_planned, must_fit, planned
 from tagmill.delivery.topics.run_files import ids_noted, read_manifest, read_plan
+from tagmill.delivery.topics.same_journal import require_same_journal
 from tagmill.delivery.topics.table_columns import sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.documents import Batch
@@ -28,6 +29,7 @@ from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
 from tagmill.ledger.dedup import Deduplication, TopicOffsets
 from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.same_tables import first_abandon
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import leased
@@ -70,6 +72,7 @@ def plan(
             return _resume_open_run(ledger, unfinished, owner)
         ledger.delivered.write_times.require_own(pipeline, number)
         require_up_to_date(settings, ledger, pipeline, number)
+        require_same_journal(settings, ledger, pipeline)
         must_fit(settings, ledger, pipeline)
         if letters:
             made = letters_planned(settings, ledger, pipeline, number)
@@ -124,6 +127,8 @@ def seal(
         leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _),
         explained(ledger.cassandra.where, noting),
     ):
+        if ledger.current(pipeline, run, fence).state == RunState.PLANNED:
+            require_same_journal(settings, ledger, pipeline, first_abandon(pipeline))
         manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")

@@ -30,6 +30,7 @@ from tagmill.journal.event_store import (
 )
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import require_same_tables
 from tagmill.maintenance.journal_cleanup.guards import Guards, Seen
 from tagmill.maintenance.journal_cleanup.model import Outcome, Total, Wanted, What
 from tagmill.runs import checkpoints
@@ -60,6 +61,7 @@ def clean(
     chosen = settings.pipeline(pipeline)
     with _ledger(settings, pipeline, owner, delete) as ledger:
         check_journal(ledger.cassandra, settings, pipeline)
+        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was deleted")
         store = JournalStore(ledger.cassandra, chosen.journal, *snapshots_of(chosen))
         cleaning = _Cleaning(settings, ledger, store, pipeline, wanted, delete=delete)
         warnings = list(cleaning.warnings())

@@ -12,6 +12,7 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import GuardRefused
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import require_same_tables
 from tagmill.maintenance.view_cleanup.retention import Removed, Retention
 from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.runs.clock import agreed_now
@@ -103,6 +104,7 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
         held(settings, ledger.cassandra, pipeline, owner, names),
     ):
         check_journal(ledger.cassandra, settings, pipeline)
+        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was deleted")
         yield ledger
 
 

@@ -22,6 +22,7 @@ from tagmill.errors import DataQualityStop, GuardRefused
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import require_same_tables
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.runs import checkpoints
@@ -146,6 +147,7 @@ def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) ->
         held(settings, ledger.cassandra, pipeline, owner, leases),
     ):
         Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
+        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was copied or dropped")
         yield ledger
 
 
@@ -297,9 +299,7 @@ class _Rebucket:
                 ]
         if not dry_run:
             self.tables.drop(self.source.table)
-            JournalTableIds(
-                self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal
-            ).forget(self.source.table)
+            self._forget(self.source.table)
             self.views.dropped(self.source.table)
         done = "would be dropped" if dry_run else "is dropped"
         result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
@@ -313,9 +313,15 @@ class _Rebucket:
         if standing.copying is None:
             standing = self.views.begin(standing, self.target)
         checkpoints.reached("rebucket.begun")
+        if self.target.table not in self.tables.there():  # one of that name may have been dropped by hand
+            self._forget(self.target.table)
         self.tables.create(self.source.table, self.target.table)
         self._known(self.source.table, self.target.table)
         return standing
+
+    def _forget(self, table: str) -> None:
+        keyspace = self.settings.cassandra.ledger_keyspace
+        JournalTableIds(self.ledger.cassandra, keyspace, self.journal).forget(table)
 
     def _known(self, *tables: str) -> None:
         for name in tables:

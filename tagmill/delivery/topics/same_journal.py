@@ -1,0 +1,98 @@
+"""Compare the Kafka Journal that a pipeline delivers with the one that it first read.
+
+Tables that were created again, and topics that were replicated from their first record again, count their
+offsets from 0: events at offsets that were read before would never be delivered.
+"""
+
+from tagmill.config.kafka import KafkaJournalEventsSettings
+from tagmill.config.settings import Settings
+from tagmill.kafka_journal.tables import KafkaJournalTables
+from tagmill.ledger.journal_tables import JournalTableIds
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.same_tables import accepted, another_life, created_again
+from tagmill.ledger.topic_ids import TopicIds
+
+READ = ("journal", "metajournal", "pointer2")
+
+
+class SameJournal:
+    """The tables and topics of the Kafka Journal of one pipeline, as the pipeline knows them.
+
+    A topic is known by the moment at which its replication began, which the ledger keeps in place of an id
+    from Kafka.
+    """
+
+    def __init__(self, settings: Settings, ledger: Ledger, pipeline: str) -> None:
+        chosen = settings.stream(pipeline)
+        assert isinstance(chosen, KafkaJournalEventsSettings)
+        keyspace = settings.cassandra.ledger_keyspace
+        self.name, self.journal, self.topics = pipeline, chosen.keyspace, chosen.topics
+        self.tables = KafkaJournalTables(ledger.cassandra, chosen.keyspace)
+        self.table_ids = JournalTableIds(ledger.cassandra, keyspace, chosen.keyspace)
+        self.topic_ids = TopicIds(ledger.cassandra, keyspace, pipeline)
+
+    def require(self, untouched: str = "Nothing was planned") -> None:
+        """Raise GuardRefused if the journal may be another one; note what is read for the first time.
+
+        `untouched` says in the message what was left undone.
+        """
+        if changes := [*self.changed_tables(), *self.changed_topics().values()]:
+            raise another_life(self.name, changes[0], untouched, of="offsets")
+        self.table_ids.note(self.name, READ)
+        known = self.topic_ids.read()
+        self.topic_ids.write({topic: at for topic, at in self._begun().items() if topic not in known})
+
+    def changed_tables(self) -> list[str]:
+        """Return a text about the tables that were created again since the pipeline first read them; none if
+        none was.
+        """
+        changed = self.table_ids.changed(self.name, READ)
+        return [created_again(changed, self.journal)] if changed else []
+
+    def changed_topics(self) -> dict[str, str]:
+        """Return by topic a text about each whose replication began again since it was first read."""
+        known = self.topic_ids.read()
+        return {
+            topic: f"topic {topic} of journal {self.journal} was replicated again from its beginning"
+            for topic, at in self._begun().items()
+            if at > known.get(topic, at)
+        }
+
+    def accept(self) -> str:
+        """Note that the present tables and topics hold the events that were delivered; return a sentence that
+        says so.
+        """
+        self.table_ids.accept(self.name, READ)
+        self.topic_ids.write(self._begun())
+        return accepted(self.name, self.journal)
+
+    def _begun(self) -> dict[str, str]:
+        if not self.tables.there():
+            return {}
+        begun = self.tables.begun()
+        return {topic: at for topic, at in begun.items() if not self.topics or topic in self.topics}
+
+
+def require_same_journal(
+    settings: Settings, ledger: Ledger, pipeline: str, untouched: str = "Nothing was planned"
+) -> None:
+    """Raise GuardRefused if a pipeline's Kafka Journal may be another one; a pipeline of topics has none.
+
+    `untouched` says in the message what was left undone.
+    """
+    if isinstance(settings.stream(pipeline), KafkaJournalEventsSettings):
+        SameJournal(settings, ledger, pipeline).require(untouched)
+
+
+def other_life(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[str, dict[str, str]]:
+    """Return why no record of a pipeline's Kafka Journal may be one that was read, or an empty text, and why
+    none of a topic may be, by topic.
+    """
+    if not isinstance(settings.stream(pipeline), KafkaJournalEventsSettings):
+        return "", {}
+    journal, said = (
+        SameJournal(settings, ledger, pipeline),
+        "since its events were delivered: its offsets may be of another life",
+    )
+    of_all = [f"{change} {said}" for change in journal.changed_tables()]
+    return "".join(of_all), {topic: f"{change} {said}" for topic, change in journal.changed_topics().items()}
