@@ -32,6 +32,7 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views import give_up as buildgiveup
@@ -297,6 +298,7 @@ class GiveUp:
         )
 
     def _recorded(self, ledger: Ledger, action: str) -> int:
+        require_up_to_date(self.settings, ledger, self.name, done="Nothing was set apart")
         run = ledger.free_number(self.name)
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run

@@ -10,7 +10,6 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.batch_verification import Finding, differences, runs_with_new, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
-from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -23,6 +22,7 @@ from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.runs import Ledger
+from tagmill.runs.ledger_comparison import destination_ahead
 
 
 def tag_table(
