@@ -13,10 +13,11 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.delivery.topics.status import topic_line
 from tagmill.domain.batches.states import BatchState
-from tagmill.errors import TagmillError
 from tagmill.kafka_journal.model import PartitionStatus
 from tagmill.ledger.audits import Audits, in_words
 from tagmill.ledger.runs import Ledger
+from tagmill.runs import trace_log
+from tagmill.spark.errors import tell, was_interrupted
 
 SHOWN_RUNS = 20
 
@@ -117,28 +118,37 @@ def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineVi
 
 
 def _of_views(ledger: Ledger, settings: Settings, name: str, *, count_view: bool) -> PipelineView:
-    view = _without_lines(ledger, settings, name, settings.pipeline(name).destination)
+    view = _without_lines(settings, name, settings.pipeline(name).destination)
     try:
+        # The newest runs and the audit need no other store than the ledger.
+        view = replace(view, runs=tuple(_runs(ledger, settings, name)))
         view = replace(view, audit=_audit(ledger, settings, name))
         lines = tag_table(settings, name, count_view=count_view, verify=False)
-    except TagmillError as error:
-        return replace(view, problem=str(error))
+    except Exception as error:
+        return _unread(settings, view, error)
     return replace(view, tags=tuple(TagLine(**line) for line in lines))
 
 
 def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
-    view = _without_lines(ledger, settings, name, settings.stream(name).destination)
+    view = _without_lines(settings, name, settings.stream(name).destination)
     try:
+        view = replace(view, runs=tuple(_runs(ledger, settings, name)))
         line = topic_line(settings, name, verify=False)
-    except TagmillError as error:
-        return replace(view, problem=str(error))
+    except Exception as error:
+        return _unread(settings, view, error)
     return replace(view, stream=StreamLine(**{field.name: line[field.name] for field in fields(StreamLine)}))
 
 
-def _without_lines(ledger: Ledger, settings: Settings, name: str, destination: str) -> PipelineView:
-    """Return a pipeline with its newest runs, which need no other store than the ledger."""
-    runs = tuple(_runs(ledger, settings, name))
-    return PipelineView(name, f"deliver_{name}", f"{settings.clickhouse.database}.{destination}", runs=runs)
+def _without_lines(settings: Settings, name: str, destination: str) -> PipelineView:
+    return PipelineView(name, f"deliver_{name}", f"{settings.clickhouse.database}.{destination}")
+
+
+def _unread(settings: Settings, view: PipelineView, error: Exception) -> PipelineView:
+    """Return a pipeline with the line that says why it cannot be read; the trace of a defect goes to a log."""
+    if was_interrupted(error):
+        raise error
+    told = tell(error, trace_log.folder_of(settings.storage.root), f"page {view.name}")
+    return replace(view, problem=told.line)
 
 
 def _replicated(settings: Settings) -> Iterator[PipelineView]:
@@ -149,8 +159,8 @@ def _replicated(settings: Settings) -> Iterator[PipelineView]:
         try:
             line, partitions = replication_line(settings, name)
             yield replace(view, partitions=tuple(partitions), verdict=line["verdict"], level=line["level"])
-        except TagmillError as error:
-            yield replace(view, problem=str(error))
+        except Exception as error:
+            yield _unread(settings, view, error)
 
 
 def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:

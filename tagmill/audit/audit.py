@@ -62,8 +62,8 @@ def audit(
     Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers,
     StoreUnavailable.
     """
-    from tagmill.delivery.ledger_comparison import require_up_to_date
     from tagmill.delivery.tag_views.steps import wanted_tags
+    from tagmill.runs.ledger_comparison import require_up_to_date
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)

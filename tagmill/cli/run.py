@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from tagmill.cli import topics
 from tagmill.cli.shared import (
     AsJson,
+    DespiteViews,
     Pipeline,
     Tags,
     Why,
@@ -141,6 +142,7 @@ def give_up(
             "Repeatable.",
         ),
     ] = None,
+    despite_views: DespiteViews = False,
     yes: Yes = False,
 ) -> None:
     """Give up the open run, whatever state it and its files are in.
@@ -151,7 +153,7 @@ def give_up(
     of a closed run.
     """
     confirm(f"Give up the open run of pipeline {pipeline}?", yes)
-    for line in _giving_up(pipeline, why).run(set_apart or []):
+    for line in _giving_up(pipeline, why, despite_views=despite_views).run(set_apart or []):
         out.print(line, markup=False)
 
 
@@ -183,16 +185,18 @@ def take_back(
     out.print(_giving_up(pipeline, why).take_back(item), markup=False)
 
 
-def _giving_up(pipeline: str, why: str) -> Any:
+def _giving_up(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     from tagmill.delivery.tag_views.give_up import GiveUp
     from tagmill.delivery.topics.give_up import TopicGiveUp
     from tagmill.kafka_journal.give_up import ReplicationGiveUp
     from tagmill.ledger.lease import this_process
 
     configured = settings()
-    replicates = pipeline in configured.kafka_journals
-    of_kind = ReplicationGiveUp if replicates else TopicGiveUp if pipeline in configured.streams else GiveUp
-    return of_kind(configured, pipeline, this_process(), person(), why)
+    who = (configured, pipeline, this_process(), person(), why)
+    if pipeline in configured.kafka_journals:
+        return ReplicationGiveUp(*who)
+    of_kind = TopicGiveUp if pipeline in configured.streams else GiveUp
+    return of_kind(*who, despite_views=despite_views)
 
 
 def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:

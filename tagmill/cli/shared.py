@@ -70,7 +70,7 @@ def settings() -> Settings:
     return Settings.load(config_file[0])
 
 
-def _log_folder() -> Path:
+def log_folder() -> Path:
     """Return the folder for traces, also while the configuration is wrong."""
     try:
         return trace_log.folder_of(settings().storage.root)
@@ -149,7 +149,7 @@ def one_line() -> Iterator[None]:
     except Exception as error:
         if errors.was_interrupted(error):
             raise signals.ended(error) from None
-        raise _ended(errors.tell(error, _log_folder(), "tagmill")) from None
+        raise _ended(errors.tell(error, log_folder(), "tagmill")) from None
 
 
 def _ended(error: TagmillError) -> typer.Exit:

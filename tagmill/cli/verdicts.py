@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
+from tagmill.cli.shared import log_folder
 from tagmill.domain.verdict import Level, unknown
-from tagmill.errors import TagmillError
+from tagmill.spark import errors
 
 Line = dict[str, Any]
 # The worst first: data known to be wrong rank before a pipeline that could not be read.
@@ -20,7 +21,8 @@ def lines_of(
 ) -> list[Line]:
     """Return the lines of each pipeline, or of the `named` one.
 
-    A pipeline that cannot be read gets a line that says why; for the `named` one the error is raised.
+    A pipeline that cannot be read, whatever the error, gets a line that says why; for the `named` one the
+    error is raised.
     """
     lines: list[Line] = []
     for name in names:
@@ -28,16 +30,17 @@ def lines_of(
             continue
         try:
             lines += read(name)
-        except TagmillError as error:
-            if named:
+        except Exception as error:
+            if named or errors.was_interrupted(error):
                 raise
-            verdict = unknown(str(error))
+            told = errors.tell(error, log_folder(), f"tagmill {name}")
+            verdict = unknown(told.line)
             lines.append(
                 {
                     "pipeline": name,
                     "verdict": verdict.word,
                     "level": verdict.level.label,
-                    "exit_status": error.exit_code,
+                    "exit_status": told.exit_code,
                 }
             )
     return lines

@@ -69,7 +69,7 @@ class QualitySettings(Section):
     min_rows_for_share: int = Field(
         5000,
         ge=1,
-        description="New rows from which on the limits in percent can stop a run.",
+        description="Rows from which on the limits in percent can stop a run or a rebucket.",
         examples=[5000],
     )
     min_ids_for_share: int = Field(

@@ -2,6 +2,7 @@
 again.
 """
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
@@ -86,15 +87,42 @@ def void_waiting(
     )
 
 
-def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow) -> None:
-    """Make a batch of an open run VOIDED, whatever its table has of it: mark it as void, remove it, prove it
+def views_with(
+    clickhouse: ClickHouse, table: str, row: RunRow, batches: Iterable[BatchRow], *, despite_views: bool
+) -> str:
+    """Return the names of the views that depend on a table, if it has rows of batches that are to be taken
+    out; else an empty string.
+
+    Raises GuardRefused if there are views and the operator did not ask to work despite them: the next run
+    sends the rows again, and the views count them twice.
+    """
+    if not clickhouse.dependent_views(table):
+        return ""
+    clickhouse.sync_replica(table)
+    if not any(clickhouse.totals(table, batch.batch_id) for batch in batches):
+        return ""
+    refused = f"run {row.run} of pipeline {row.pipeline} is not given up"
+    with about(pipeline=row.pipeline, run=row.run):
+        return require_no_views(clickhouse, table, refused, despite_views=despite_views)
+
+
+def take_back(
+    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow, *, despite_views: bool
+) -> None:
+    """Make a batch of a run VOIDED, whatever its table has of it: mark it as void, remove it, prove it
     absent.
 
-    Raises StoreUnavailable if the table still has rows of it.
+    Raises StoreUnavailable if the table still has rows of it. Raises GuardRefused if an insert has reached
+    the views meanwhile (views_with).
     """
     clickhouse.void_batch(table, batch.batch_id)
     clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
+        try:
+            views_with(clickhouse, table, row, [batch], despite_views=despite_views)
+        except GuardRefused:
+            clickhouse.unvoid_batch(table, batch.batch_id)
+            raise
         clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
         clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):

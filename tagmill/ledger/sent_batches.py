@@ -2,7 +2,7 @@
 a ledger.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -52,8 +52,7 @@ class DestinationBatches:
         """Write the batches of a run, before the first of them is sent; those that are noted already stay
         unchanged.
         """
-        query = f"SELECT `batch_id` FROM {identifiers.sql(self.table)} WHERE `run` = {{run:UInt64}}"
-        known = {UUID(str(row[0])) for row in self.clickhouse.rows(query, {"run": run})}
+        known = self.of_run(run)
         rows = [
             (run, one.number, UUID(one.batch_id), one.tag)
             for one in batches
@@ -65,6 +64,20 @@ class DestinationBatches:
     def last_run(self) -> int:
         """Return the newest run whose batches were noted, 0 if none was."""
         return int(self.clickhouse.rows(f"SELECT max(`run`) FROM {identifiers.sql(self.table)}")[0][0])
+
+    def of_run(self, run: int) -> set[UUID]:
+        """Return the ids of a run's noted batches."""
+        query = f"SELECT `batch_id` FROM {identifiers.sql(self.table)} WHERE `run` = {{run:UInt64}}"
+        return {UUID(str(row[0])) for row in self.clickhouse.rows(query, {"run": run})}
+
+    def with_rows(self, batches: Collection[UUID]) -> set[UUID]:
+        """Return those of these batches that have rows in the destination, from its projection."""
+        query = (
+            f"SELECT `batch_id`, count() FROM {identifiers.sql(self.destination)} "
+            "WHERE `batch_id` IN {batches:Array(UUID)} GROUP BY `batch_id`"
+        )
+        found = self.clickhouse.rows(query, {"batches": [str(batch) for batch in batches]})
+        return {UUID(str(batch)) for batch, _ in found}
 
     def places(self) -> Iterator[tuple[UUID, Place]]:
         """Yield the id of each noted batch with its run, number and tag."""

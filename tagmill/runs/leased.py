@@ -7,12 +7,14 @@ from contextlib import ExitStack, contextmanager
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
+from tagmill.domain.batches.states import RunState
 from tagmill.errors import about
 from tagmill.ledger.attempts import counted
 from tagmill.ledger.failures import noted
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
+from tagmill.runs.ledger_comparison import require_up_to_date
 
 
 @contextmanager
@@ -46,7 +48,8 @@ def leased(
 def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
     """Yield the ledger under the pipeline's lease, which is given back however the block ends.
 
-    Raises LeaseTaken, and of a pipeline of kind tag_views what check_journal raises.
+    Raises LeaseTaken, of a pipeline of kind tag_views what check_journal raises, and GuardRefused if the
+    ledger is older than ClickHouse. A SEALED run may be ended nevertheless: `ledger restore` waits for that.
     """
     with (
         about(pipeline=pipeline),
@@ -55,6 +58,10 @@ def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
     ):
         if pipeline in settings.pipelines:
             check_journal(ledger.cassandra, settings, pipeline)
+        if pipeline not in settings.kafka_journals:
+            row = ledger.open_run(pipeline)
+            if row is None or row.state != RunState.SEALED:
+                require_up_to_date(settings, ledger, pipeline, done="Nothing was changed")
         yield ledger
 
 

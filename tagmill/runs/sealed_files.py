@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Batch, Document
 from tagmill.errors import SealedFileDamaged, TerminalError, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.storage import RunFiles
 
 D = TypeVar("D", bound=Document)
@@ -37,8 +39,8 @@ def write_document(files: RunFiles, relative: str, document: Document) -> str:
 
 
 def create_planned_run(
+    settings: Settings,
     ledger: Ledger,
-    files: RunFiles,
     pipeline: str,
     run: int,
     plan: Document,
@@ -49,9 +51,12 @@ def create_planned_run(
 ) -> RunRow:
     """Claim a run's number, write its plan, and create the run PLANNED with fence 1.
 
-    Raises FenceRaised if the number is taken, GuardRefused if the run before it is open.
+    Raises FenceRaised if the number is taken, GuardRefused if the run before it is open or the ledger is
+    older than ClickHouse.
     """
+    require_up_to_date(settings, ledger, pipeline, done="Nothing was planned")
     ledger.claim(pipeline, run)
+    files = RunFiles(settings.storage.root)
     file = f"{files.folder(pipeline, run)}/plan-{uuid4().hex[:12]}.json"
     sha256 = write_document(files, file, plan)
     return ledger.create_run(

@@ -221,3 +221,35 @@ def test_docs_link_leads_behind_login(config, monkeypatch, page, link):
     monkeypatch.setattr(pages, "base_url", lambda: "http://localhost:8080")
     root = config.parent / "data"
     assert pages.docs_link(Settings.load(), page.format(root=root)) == link.format(root=root)
+
+
+def test_error_of_pipeline_leaves_the_others(user, monkeypatch):
+    """Show any error of one pipeline as that pipeline's line, not as the page's end."""
+    from contextlib import nullcontext
+
+    from tagmill.airflow import overview
+    from tagmill.kafka_journal import status
+
+    def failing(error):
+        def fail(*_, **__):
+            raise error
+
+        return fail
+
+    def runs(ledger, settings, name):
+        if name == "orders":
+            raise PermissionError(13, "Permission denied", "/data/orders/docs")
+        return iter(())
+
+    monkeypatch.setattr(overview, "Ledger", nullcontext)
+    monkeypatch.setattr(overview, "_runs", runs)
+    monkeypatch.setattr(overview, "_audit", lambda *_: None)
+    monkeypatch.setattr(overview, "tag_table", lambda *_, **__: [])
+    monkeypatch.setattr(overview, "topic_line", failing(KeyError("rows")))
+    monkeypatch.setattr(status, "replication_line", failing(OSError("the socket was closed")))
+    answer = user.get("/api/pipelines")
+    problems = {view["name"]: view["problem"] for view in answer.json()}
+    assert answer.status_code == 200
+    assert problems["orders"].startswith("/data/orders/docs: Permission denied") and not problems["payments"]
+    assert problems["products"].startswith("unexpected KeyError: 'rows'")
+    assert problems["carts"].startswith("unexpected OSError: the socket was closed")

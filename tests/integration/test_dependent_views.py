@@ -23,6 +23,7 @@ from tests.support.delivery import (
     deliver,
     known_to_spark,
     only,
+    state,
     tagmill,
     verdicts,
 )
@@ -193,6 +194,34 @@ def test_batch_is_sent_again_despite_views(viewed, settings):
     assert any("despite the views" in row.what for row in rows)
 
 
+def test_give_up_asks_where_views_have_rows(viewed, settings):
+    """Give up a run without rows in ClickHouse; of one whose rows the views have only with --despite-views."""
+    give_up = ("run", "give-up", "--pipeline", viewed.name, "--why", "a test", "--yes")
+    viewed.sealed()
+    assert tagmill(settings.file(viewed.name), *give_up)[0] == 0
+    viewed.last_view("sequence_nr = 3")
+    viewed.sealed()
+    with pytest.raises(ViewsUnknown):
+        viewed.push()
+    viewed.last_view("0")
+    before = clickhouse_rows(viewed.settings, viewed.name)
+    code, _, refused = tagmill(settings.file(viewed.name), *give_up)
+    refused = " ".join(refused.split())
+    assert code == 2 and f"run 2 of pipeline {viewed.name} is not given up" in refused
+    assert f"default.{viewed.name}_v1" in refused and "--despite-views" in refused
+    assert state(viewed.settings, viewed.name, 2) == "SEALED"
+    assert clickhouse_rows(viewed.settings, viewed.name) == before != []
+    assert tagmill(settings.file(viewed.name), *give_up, "--despite-views")[0] == 0
+    assert clickhouse_rows(viewed.settings, viewed.name) == [] and viewed.sums() == {"a": 3, "b": 2}
+    viewed.sql("TRUNCATE TABLE {t}_sums")
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+    rows = viewed.stack.session.execute(
+        "SELECT what FROM tagmill_test.interventions WHERE pipeline = %s", (viewed.name,)
+    )
+    assert sum("run give-up despite the views" in row.what for row in rows) == 1
+
+
 class Crashed(BaseException):
     """A crash that no handler catches."""
 
@@ -294,6 +323,9 @@ def test_topic_batch_of_failed_view_waits(shop):
             one.deliver()
     assert one.products() == [1, 2, 3]
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
+    give_up = ("run", "give-up", "--pipeline", one.name, "--why", "a test", "--yes")
+    code, _, refused = tagmill(one.file, *give_up)
+    assert code == 2 and "--despite-views" in refused and one.products() == [1, 2, 3]
     client.command(f"DROP VIEW {one.name}_v SYNC")
     client.command(view.replace("offset = 1", "0"))
     client.command(f"INSERT INTO {one.name}_last SELECT offset, 0 FROM {one.name}")

@@ -348,7 +348,13 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
     """Make each wrong request: its message names the fault, and no row is lost."""
     made = journal()
     made.both(events("a", range(1, 41), BEGIN))
-    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    hour = settings(
+        made.keyspace,
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket=BEGIN.isoformat(),
+        quality={"min_rows_for_share": 40},
+    )
     schema.apply(hour)
     file, name = settings.file(only(hour)), only(hour)
 
@@ -388,7 +394,8 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
         in said("--to", "Day", "--table", "others")[1]
     )
     with pytest.raises(
-        DataQualityStop, match="40 of 40 rows are not in the Day bucket of their time: bucket_size is not Day"
+        DataQualityStop,
+        match="40 of 40 rows are not in the Day bucket of their time, the pipeline says Day.*set bucket_size",
     ):
         rebucketed(configured(hour, "tag_views", "Day"), spark, "Minute", dry_run=True)
     made.view([event("old", 1, datetime(1969, 6, 1, tzinfo=UTC), timebucket=0)])

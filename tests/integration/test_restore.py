@@ -7,6 +7,7 @@ end.
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,8 +15,12 @@ import pytest
 
 from tagmill.audit.audit import audit
 from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.give_up import GiveUp
+from tagmill.delivery.tag_views.interventions import Interventions
+from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.errors import GuardRefused
 from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
 from tagmill.ledger.write_times import ForeignWriteTime
 from tests.support import restoring
 from tests.support.delivery import (
@@ -29,6 +34,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.erasing import erased
 from tests.support.events import Journal, event, this_hour
 from tests.support.topics import Crashed, crashing
 
@@ -158,19 +164,56 @@ INSTANTS = (
 )
 
 
-@pytest.mark.parametrize("how", ["inserts", "own write times", "lost"])
+def assert_nothing_claims_a_number(world: World) -> None:
+    """Assert that each command which would claim a run number refuses, and leaves the ledger as it is."""
+    by_hand = Interventions(world.settings, world.name, OWNER, "tester", "a test")
+    give_up = GiveUp(world.settings, world.name, OWNER, "tester", "a test")
+    with Ledger(world.settings.cassandra) as ledger:
+        last = ledger.last_run(world.name)
+        (batch, *_) = ledger.batches(world.name, last)
+    for command in (
+        by_hand.accept_journal,
+        by_hand.abandon,
+        partial(by_hand.close_hold, "t", "a"),
+        partial(by_hand.rebase, "t", "a", None, None),
+        partial(by_hand.restart, "t", "a"),
+        partial(by_hand.withdraw, batch.batch_id, last),
+        partial(by_hand.note_undelivered, iter([Event("t", "a", 1, 1, 0)])),
+        partial(give_up.run, ["a"]),
+        partial(give_up.release, "t", "a"),
+        partial(erased, world.settings, ["a"]),
+    ):
+        with pytest.raises(GuardRefused, match="older than ClickHouse. Nothing was .*ledger restore"):
+            command()
+    with Ledger(world.settings.cassandra) as ledger:
+        assert ledger.last_run(world.name) == last
+
+
+@pytest.mark.parametrize("how", ["inserts", "own write times", "lost", "numbers claimed since"])
 def test_deliver_with_older_ledger_waits_for_restore(world, how):
     """Bring the ledger back to the first of three runs, or empty it: ClickHouse has more, so no run seals
     before the restore.
+
+    The last case is a ledger in which an earlier version has claimed as many numbers as runs were lost.
     """
     copied = world.three_runs()
     before = clickhouse_rows(world.settings, world.name)
     if how == "lost":
         restoring.lose(world.session, world.ledger)
     else:
-        restoring.restore(world.session, world.ledger, copied, own_times=how == "own write times")
+        restoring.restore(world.session, world.ledger, copied, own_times=how != "inserts")
+    if how == "own write times":
+        assert_nothing_claims_a_number(world)
+    if how == "numbers claimed since":
+        with Ledger(world.settings.cassandra) as ledger:
+            for _ in range(2):
+                number = ledger.free_number(world.name)
+                ledger.add_intervention(world.name, number, owner=OWNER, who="tester", action="a", why="b")
     world.write()
-    with pytest.raises(GuardRefused, match="ledger restore"):
+    reason = (
+        "2 batches of run .* that the ledger does not know" if how.startswith("numbers") else "ends with run"
+    )
+    with pytest.raises(GuardRefused, match=f"{reason}.*ledger restore"):
         world.deliver()
     assert clickhouse_rows(world.settings, world.name) == before
     assert verdicts(world.settings, world.name)["t"].startswith("differs: ")

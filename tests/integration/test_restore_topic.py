@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tagmill.delivery.topics.give_up import TopicGiveUp
 from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import GuardRefused
+from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.ledger_restore.restore import Restoring
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
@@ -50,6 +52,9 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
     with pytest.raises(GuardRefused, match="older than ClickHouse.*ledger restore"):
         one.deliver()
     assert topic_line(one.settings, one.name, verify=False)["verdict"].startswith("differs: ")
+    give_up = TopicGiveUp(one.settings, one.name, OWNER, "me", "a test")
+    with pytest.raises(GuardRefused, match="older than ClickHouse. Nothing was changed.*ledger restore"):
+        give_up.run([f"{one.name}/0/0"])
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
     assert restoring.run(dry_run=True).runs == [1, 2]
     for instant in ("restore.ids_noted", "restore.before_end"):
@@ -60,6 +65,26 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
     assert (run["records"], run["rows"]) == (2, 1)
     assert sorted(one.products()) == [1, 2, 3, 4, 5, 6, 7]
     assert checked_verdict(one).startswith("exactly once")
+
+
+def test_restore_of_topic_refuses_numbers_used_since(shop):
+    """Claim the number of a lost run, as an earlier version did: no run delivers again, no restore passes the
+    lost run over.
+    """
+    one = shop()
+    one.send(1)
+    one.deliver()
+    lose_ledger(one)
+    with Ledger(one.settings.cassandra) as ledger:
+        ledger.add_intervention(one.name, 1, owner=OWNER, who="me", action="a", why="b")
+    with pytest.raises(
+        GuardRefused, match="1 batches of run 1 that the ledger does not know.*ledger restore"
+    ):
+        one.deliver()
+    restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
+    with pytest.raises(GuardRefused, match="number of run 1.*to other work.*Nothing was changed.*backup"):
+        restoring.run(dry_run=False)
+    assert one.products() == [1]
 
 
 def test_restore_of_topic_without_manifest_refuses(shop):

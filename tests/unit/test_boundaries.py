@@ -60,6 +60,30 @@ def test_sessions_begin_in_one_place() -> None:
     ]
 
 
+def test_run_numbers_are_claimed_behind_comparison() -> None:
+    """Each function that claims a run number asks ClickHouse first, but for the restore of the ledger."""
+    functions = [
+        (
+            file.name,
+            function.name,
+            {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)},
+        )
+        for file in (ROOT / "tagmill").rglob("*.py")
+        for function in ast.walk(ast.parse(file.read_text()))
+        if isinstance(function, ast.FunctionDef)
+    ]
+    claiming = {
+        (file, name): "require_up_to_date" in called
+        for file, name, called in functions
+        if any(call.endswith((".claim", ".add_intervention")) for call in called)
+    }
+    assert len(claiming) >= 6
+    assert {place for place, asks in claiming.items() if not asks} == {
+        ("runs.py", "add_intervention"),
+        ("restore.py", "_record"),
+    }
+
+
 def test_command_interrupted_while_it_imports_says_nothing() -> None:
     """Ctrl-C during the imports of a command ends it silently by the signal."""
     interrupt = "threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()"

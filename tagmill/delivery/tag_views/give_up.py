@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.delivery.run_repairs import take_back, unsealed
+from tagmill.delivery.dependent_views import despite
+from tagmill.delivery.run_repairs import take_back, unsealed, views_with
 from tagmill.delivery.tag_views import holds, stops, withdraw, withdrawn_events
 from tagmill.delivery.tag_views.close import close, count_delivered
 from tagmill.delivery.tag_views.model import Manifest
@@ -32,6 +33,7 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views import give_up as buildgiveup
@@ -44,9 +46,20 @@ Delivered = tuple[int, int, str]
 class GiveUp:
     """The give-up of one pipeline's run by an operator, with the reason."""
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        owner: str,
+        who: str,
+        why: str,
+        *,
+        despite_views: bool = False,
+    ) -> None:
         self.settings, self.name, self.pipeline = settings, pipeline, settings.pipeline(pipeline)
-        self.owner, self.who, self.why = owner, who, why
+        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
+        # The views that keep what was taken out, for the record.
+        self.views = ""
         self.files = RunFiles(settings.storage.root)
 
     def run(self, apart: Sequence[str]) -> list[str]:
@@ -119,7 +132,8 @@ class GiveUp:
             said = self._abandon(ledger, row)
         else:
             said = self._end_sealed(ledger, row)
-        ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
+        what = f"run give-up{despite(self.views)}"
+        ledger.record_intervention(self.name, row.run, self.who, what, self.why)
         again = ". It read a range again on request: give that command again" if row.kind == "reread" else ""
         return f"run {row.run} of pipeline {self.name} is given up: {said}{again}"
 
@@ -133,9 +147,11 @@ class GiveUp:
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+        table = self.pipeline.destination
         with ClickHouse(self.settings.clickhouse) as clickhouse:
+            self.views = views_with(clickhouse, table, row, waiting, despite_views=self.despite_views)
             for batch in waiting:
-                take_back(ledger, clickhouse, self.pipeline.destination, row, batch)
+                take_back(ledger, clickhouse, table, row, batch, despite_views=self.despite_views)
             checkpoints.reached("giveup.voided")
             if not delivered:
                 return self._abandon(ledger, row)
@@ -297,6 +313,7 @@ class GiveUp:
         )
 
     def _recorded(self, ledger: Ledger, action: str) -> int:
+        require_up_to_date(self.settings, ledger, self.name, done="Nothing was set apart")
         run = ledger.free_number(self.name)
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run

@@ -35,6 +35,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.same_tables import accept_tables, accepted
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
@@ -390,7 +391,11 @@ class Interventions:
         return read_plan(RunFiles(self.settings.storage.root), row)
 
     def _recorded(self, ledger: Ledger, run: int, action: str) -> None:
-        """Claim a free run number for a change without batches, and record who made it and why."""
+        """Claim a free run number for a change without batches, and record who made it and why.
+
+        Raises GuardRefused if the ledger is older than ClickHouse.
+        """
+        require_up_to_date(self.settings, ledger, self.name, done="Nothing was changed")
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
 
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, action: str) -> None:

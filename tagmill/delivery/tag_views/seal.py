@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.delivery.ledger_comparison import require_unsent
 from tagmill.delivery.tag_views import (
     batch_contents,
     lives,
@@ -49,6 +48,7 @@ from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import read_reports
 from tagmill.quality.suspects import Suspects
 from tagmill.runs import checkpoints
+from tagmill.runs.ledger_comparison import require_unsent
 from tagmill.runs.sealed_files import add_batches, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.errors import explained

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import moment
-from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError, TerminalError
@@ -21,6 +20,7 @@ from tagmill.ledger.same_tables import first_abandon, note_tables, require_same_
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.leased import leased
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def plan(
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
         row = create_planned_run(
+            settings,
             ledger,
-            RunFiles(settings.storage.root),
             pipeline,
             made.run,
             made,

@@ -13,7 +13,6 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.batch_verification import Finding, differences, runs_with_new, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
-from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -28,6 +27,7 @@ from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import changed_tables
+from tagmill.runs.ledger_comparison import destination_ahead
 
 # Timebuckets from a watermark on whose rows are counted; more of them are waiting only behind a long pause.
 BUCKETS_AHEAD = 1000

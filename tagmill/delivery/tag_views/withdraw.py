@@ -121,7 +121,7 @@ def plan(
             for run, batch in chosen
         ],
     )
-    row = create_planned_run(ledger, files, name, number, document, kind=KIND, owner=owner, reason=reason)
+    row = create_planned_run(settings, ledger, name, number, document, kind=KIND, owner=owner, reason=reason)
     checkpoints.reached("withdraw.planned")
     return row
 

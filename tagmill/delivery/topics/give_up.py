@@ -15,7 +15,8 @@ from uuid import uuid4
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
 from tagmill.config.settings import Settings
-from tagmill.delivery.run_repairs import take_back, unsealed
+from tagmill.delivery.dependent_views import despite
+from tagmill.delivery.run_repairs import take_back, unsealed, views_with
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import closed_runs, left_partly, lost
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
@@ -29,6 +30,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 
@@ -38,9 +40,20 @@ class TopicGiveUp:
     reason.
     """
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        owner: str,
+        who: str,
+        why: str,
+        *,
+        despite_views: bool = False,
+    ) -> None:
         self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
-        self.owner, self.who, self.why = owner, who, why
+        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
+        # The views that keep what was taken out, for the record.
+        self.views = ""
         self.files = RunFiles(settings.storage.root)
 
     def run(self, apart: Sequence[str]) -> list[str]:
@@ -56,7 +69,8 @@ class TopicGiveUp:
                 said.append(
                     f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}"
                 )
-                ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
+                what = f"run give-up{despite(self.views)}"
+                ledger.record_intervention(self.name, row.run, self.who, what, self.why)
             said += self._without_lost_files(ledger)
             if not said and not apart:
                 raise GuardRefused(
@@ -138,16 +152,22 @@ class TopicGiveUp:
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+        stays = bool(delivered) and self._told_apart(ledger, row, manifest, delivered)
         with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
+            self.views = views_with(
+                clickhouse,
+                self.stream.destination,
+                row,
+                waiting if stays else [*waiting, *delivered],
+                despite_views=self.despite_views,
+            )
             self._void(ledger, clickhouse, row, waiting)
             checkpoints.reached("giveup.voided")
-            if delivered and not self._told_apart(
-                ledger, row, manifest, delivered, voided=len(delivered) < len(batches)
-            ):
+            if not stays:
                 self._void(ledger, clickhouse, row, delivered)
-                delivered = []
-            if not delivered:
                 return self._abandon(ledger, row)
+            if len(delivered) == len(batches):
+                self._move_offsets(ledger, row, manifest)
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
                 file, sha256 = self._rebuilt(clickhouse, row, batches)
@@ -171,7 +191,8 @@ class TopicGiveUp:
             Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why
         )
         for batch in batches:
-            take_back(ledger, clickhouse, self.stream.destination, row, batch)
+            table = self.stream.destination
+            take_back(ledger, clickhouse, table, row, batch, despite_views=self.despite_views)
 
     def _told_apart(
         self,
@@ -179,24 +200,21 @@ class TopicGiveUp:
         row: RunRow,
         manifest: TopicManifest | None,
         delivered: Sequence[BatchRow],
-        *,
-        voided: bool,
     ) -> bool:
         """Return whether later runs can tell what these batches have delivered: a topic's by ids, a Kafka
         Journal's by files or offsets.
-
-        If no batch of a Kafka Journal's run is void, its offsets are moved now.
         """
         if not isinstance(self.stream, KafkaJournalEventsSettings):
             return True
-        offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
-        if offsets.moved_by(row.run):
+        if self._offsets(ledger).moved_by(row.run):
             return True
-        if manifest is None or not self._intact(row, manifest, {batch.number for batch in delivered}):
-            return False
-        if not voided:
+        return manifest is not None and self._intact(row, manifest, {batch.number for batch in delivered})
+
+    def _move_offsets(self, ledger: Ledger, row: RunRow, manifest: TopicManifest | None) -> None:
+        """Move the offsets of a Kafka Journal's run of which no batch is void, unless it has moved them."""
+        offsets = self._offsets(ledger)
+        if isinstance(self.stream, KafkaJournalEventsSettings) and manifest and not offsets.moved_by(row.run):
             offsets.write(row.run, {one.place: one.end for one in manifest.ranges})
-        return True
 
     def _intact(self, row: RunRow, manifest: TopicManifest, numbers: set[int]) -> bool:
         try:
@@ -225,9 +243,10 @@ class TopicGiveUp:
             return
         row = ledger.raise_fence(row, self.owner)
         new = replace(row, reason=f"{self.who}: {self.why}")
+        views = ""
         with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
             if partly:
-                self._take_out(ledger, clickhouse, row)
+                views = self._take_out(ledger, clickhouse, row)
             checkpoints.reached("giveup.taken_out")
             if plan is None or partly:
                 file = f"{self.files.folder(self.name, row.run)}/plan-{uuid4().hex[:12]}.json"
@@ -238,7 +257,8 @@ class TopicGiveUp:
                 file, sha256 = self._rebuilt(clickhouse, row, ledger.batches(self.name, row.run))
                 new = replace(new, manifest_file=file, manifest_sha256=sha256)
         ledger.amend(row, new)
-        ledger.record_intervention(self.name, row.run, self.who, "run give-up: files written again", self.why)
+        what = f"run give-up: files written again{despite(views)}"
+        ledger.record_intervention(self.name, row.run, self.who, what, self.why)
         taken = (
             ". What ClickHouse had of its records was taken out, the next run delivers all of them"
             if partly
@@ -252,19 +272,22 @@ class TopicGiveUp:
     def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
         return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
 
-    def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
-        """Void the delivered batches of a closed run, and of the runs before it that read the same
-        records.
+    def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> str:
+        """Void the delivered batches of a closed run, and of the runs before it that read the same records;
+        return the names of the views that keep them.
         """
-        for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
+        of_runs = [
+            (run, [b for b in ledger.batches(self.name, run.run) if b.state == BatchState.IN_CLICKHOUSE])
+            for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name))
+        ]
+        batches = [batch for _, of_run in of_runs for batch in of_run]
+        table = self.stream.destination
+        views = views_with(clickhouse, table, row, batches, despite_views=self.despite_views)
+        for run, of_run in of_runs:
             fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
-            there = [
-                batch
-                for batch in ledger.batches(self.name, run.run)
-                if batch.state == BatchState.IN_CLICKHOUSE
-            ]
-            self._void(ledger, clickhouse, fenced, there)
+            self._void(ledger, clickhouse, fenced, of_run)
             self._forget_delivered(ledger, run)
+        return views
 
     def _forget_delivered(self, ledger: Ledger, run: RunRow) -> None:
         """Remove a run's batch files from those that count as delivered for ids that are set apart."""
@@ -325,10 +348,14 @@ class TopicGiveUp:
 
     # -- the ledger
 
+    def _offsets(self, ledger: Ledger) -> TopicOffsets:
+        return TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+
     def _set_apart(self, ledger: Ledger) -> SetApart:
         return SetApart(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
 
     def _recorded(self, ledger: Ledger, action: str) -> int:
+        require_up_to_date(self.settings, ledger, self.name, done="Nothing was set apart")
         run = ledger.free_number(self.name)
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run

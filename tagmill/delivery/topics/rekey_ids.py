@@ -30,6 +30,7 @@ from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import leased
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -265,9 +266,11 @@ class _Rekeying:
         self.rules.forget(rule)
 
     def _claimed(self, number: int, reason: str) -> int:
-        """Record a run of its own, newer than all runs that wrote ids, and return its number; raises
-        FenceRaised if that is taken.
+        """Record a run of its own, newer than all runs that wrote ids, and return its number.
+
+        Raises FenceRaised if that is taken, GuardRefused if the ledger is older than ClickHouse.
         """
+        require_up_to_date(self.settings, self.ledger, self.name, done="The rule in force stays")
         self.ledger.claim(self.name, number)
         self.ledger.create_run(
             self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=reason

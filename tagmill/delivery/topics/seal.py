@@ -16,7 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.cassandra.bulk_writer import Target
 from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
 from tagmill.config.settings import Settings
-from tagmill.delivery.ledger_comparison import require_unsent
 from tagmill.delivery.topics import kafka_journal_source, staging
 from tagmill.delivery.topics.batch_writer import BESIDE, Cutter, chosen_rows
 from tagmill.delivery.topics.dedup import KEY, unknown, write_firsts
@@ -36,6 +35,7 @@ from tagmill.kafka.spark_source import with_records
 from tagmill.ledger.dedup import Deduplication
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.ledger_comparison import require_unsent
 from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load

@@ -9,7 +9,6 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.batch_verification import differences, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
-from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.topics.plan import must_keep_columns
 from tagmill.delivery.topics.positions import topic_positions
@@ -25,6 +24,7 @@ from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.runs.ledger_comparison import destination_ahead
 
 COLUMNS = (
     "pipeline",

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.closing import read_back
-from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import letters_planned, must_fit, planned
@@ -33,6 +32,7 @@ from tagmill.ledger.same_tables import first_abandon
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import leased
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import add_batches, create_planned_run
 from tagmill.runs.storage import RunFiles
 
@@ -95,8 +95,7 @@ def plan(
             chosen = settings.stream(pipeline)
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
-        files = RunFiles(settings.storage.root)
-        row = create_planned_run(ledger, files, pipeline, number, made, kind="deliver", owner=owner)
+        row = create_planned_run(settings, ledger, pipeline, number, made, kind="deliver", owner=owner)
         checkpoints.reached("plan.after_commit")
         what = (
             "the dead letters"

@@ -38,6 +38,7 @@ from tagmill.maintenance.erasure.report import Total, differs, nobody, result
 from tagmill.maintenance.erasure.survey import ErasureSurvey, Found, of_ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import read_document
 from tagmill.runs.storage import RunFiles
 
@@ -220,8 +221,10 @@ class _Erasing:
         """Write the plan and the record of an erasure, which has to be finished from here on.
 
         Each pipeline gives the erasure a number among its runs, so that a process which planned a run before
-        has lost that number.
+        has lost that number. Raises GuardRefused if the ledger of one is older than ClickHouse.
         """
+        for name in survey.pipelines:
+            require_up_to_date(self.settings, self.ledger, name, done="Nothing was erased")
         for name, of_pipeline in survey.pipelines.items():
             self.ledger.claim(name, of_pipeline.run)
             self.ledger.create_run(

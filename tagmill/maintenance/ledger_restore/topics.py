@@ -74,10 +74,23 @@ class TopicRestore:
         return row
 
     def manifests(self) -> list[tuple[int, str, list[UnknownBatch]]]:
-        """Return each lost run with its manifest; raise GuardRefused where one is not in the storage."""
+        """Return each lost run with its manifest.
+
+        Raises GuardRefused if one is not in the storage, or the ledger has given its number to other work.
+        """
         found = []
         for run, some in groupby(self.batches, key=lambda batch: batch.place.run):
             of_run = list(some)
+            row = self.ledger.run(self.name, run)
+            if row is not None and (row.kind != runs.KIND or row.state == RunState.ABANDONED):
+                raise GuardRefused(
+                    f"pipeline {self.name}: the ledger has given the number of run {run}, which ClickHouse has "
+                    f"batches of, to other work ({row.kind}, {row.state}, {row.reason}). Nothing was changed. "
+                    "Restore the ledger once more from the same backup, then again: tagmill ledger restore "
+                    f"--pipeline {self.name}",
+                    pipeline=self.name,
+                    run=run,
+                )
             file = next(
                 (file for file in manifest_files(self.files, self.name, run) if self._belongs(file, of_run)),
                 None,

@@ -17,8 +17,6 @@ from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds, BuildState
 from tagmill.views.rebucket.table_diff import Survey, TableDiff
 
-# Least number of rows in a wrong bucket that shows a wrong bucket size: fewer rows may be there by chance.
-MIN_MISPLACED = 20
 NAMED = 3
 # Upper limit of the difference between the clocks of the application and of Tagmill.
 SKEW = timedelta(minutes=1)
@@ -27,6 +25,8 @@ SKEW = timedelta(minutes=1)
 def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSettings) -> None:
     """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the
     configured size is wrong.
+
+    The share of fewer rows than quality.min_rows_for_share shows nothing: these rows go to the right bucket.
     """
     source = f"{rows.keyspace}.{rows.source.table}"
     if survey.broken:
@@ -38,12 +38,13 @@ def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSetting
             "are in no bucket. "
             "Nothing was copied; mend or delete them first (tagmill audit names them)"
         )
-    share, size = pipeline.quality.max_wrong_bucket_share_percent, rows.source.size.value
-    if survey.misplaced >= MIN_MISPLACED and survey.misplaced * 100 > share * survey.rows:
+    limits, size = pipeline.quality, rows.source.size.value
+    share = limits.max_wrong_bucket_share_percent
+    if survey.rows >= limits.min_rows_for_share and survey.misplaced * 100 > share * survey.rows:
         raise DataQualityStop(
-            f"{source}: {survey.misplaced} of {survey.rows} rows are not in the {size} bucket of their "
-            "time: bucket_size is not "
-            f"{size}. Nothing was copied; correct the configuration"
+            f"{source}: {survey.misplaced} of {survey.rows} rows are not in the {size} bucket of their time, the "
+            f"pipeline says {size}. Nothing was copied; set bucket_size as in the application (or, if it is the "
+            "rows that are wrong, quality.max_wrong_bucket_share_percent = 100)"
         )
 
 

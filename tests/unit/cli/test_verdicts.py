@@ -1,8 +1,12 @@
 """Lines of many pipelines on the command line, and their common exit status."""
 
+import errno
+
 import pytest
 import typer
+import urllib3
 
+from tagmill.cli import verdicts
 from tagmill.cli.verdicts import end, lines_of
 from tagmill.domain.verdict import Level
 from tagmill.errors import ConfigurationError, StoreUnavailable
@@ -19,7 +23,25 @@ def read(name):
         raise StoreUnavailable("Kafka can't be reached")
     if name == "wrong":
         raise ConfigurationError("there is no such table")
+    if name == "denied":
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/denied/manifest.json")
+    if name == "driver":
+        raise urllib3.exceptions.ProtocolError("Connection broken")
+    if name == "defect":
+        raise KeyError("rows")
+    if name == "stopped":
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise OSError("the socket was closed") from None
     return [{"pipeline": name, "verdict": "counts agree", "level": "counted"}]
+
+
+@pytest.fixture(autouse=True)
+def logs(monkeypatch, tmp_path):
+    """Return the folder of traces."""
+    monkeypatch.setattr(verdicts, "log_folder", lambda: tmp_path)
+    return tmp_path
 
 
 def test_lines_of_unreadable_pipelines_say_why():
@@ -33,10 +55,35 @@ def test_lines_of_unreadable_pipelines_say_why():
     assert lines[1]["verdict"] == "not known: Kafka can't be reached"
 
 
+def test_lines_of_other_errors_say_why(logs):
+    """Let an error that is no TagmillError cost the lines of its own pipeline only."""
+    lines = lines_of(["denied", "driver", "defect", "b"], read)
+    assert [(line["pipeline"], line["level"], line.get("exit_status")) for line in lines] == [
+        ("denied", "unknown", 2),
+        ("driver", "unknown", 75),
+        ("defect", "unknown", 1),
+        ("b", "counted", None),
+    ]
+    words = [line["verdict"] for line in lines]
+    assert words[0].startswith("not known: /data/denied/manifest.json: Permission denied")
+    assert words[1].startswith("not known: ClickHouse did not answer: Connection broken")
+    assert words[2].startswith("not known: unexpected KeyError: 'rows'")
+    traces = {log.read_text().splitlines()[-1] for log in logs.glob("*.log")}
+    assert "KeyError: 'rows'" in traces and str(logs) in words[2]
+
+
+@pytest.mark.parametrize("named", [None, "stopped"], ids=["of all", "named"])
+def test_lines_of_interrupted_pipeline_raises(named):
+    with pytest.raises(OSError, match="socket"):
+        lines_of(["a", "stopped", "b"], read, named=named)
+
+
 def test_lines_of_named_pipeline_raises():
     assert lines_of(["a", "down"], read, named="a") == read("a")
     with pytest.raises(StoreUnavailable):
         lines_of(["a", "down"], read, named="down")
+    with pytest.raises(PermissionError):
+        lines_of(["a", "denied"], read, named="denied")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 ClickHouse already has.
 """
 
+from uuid import UUID
+
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
 
@@ -18,6 +21,9 @@ def require_up_to_date(
     done: str = "Nothing was sealed",
 ) -> None:
     """Raise GuardRefused if ClickHouse has batches that the ledger cannot know of.
+
+    Everything that claims a run number asks this first: after as many numbers as runs were lost, the next run
+    would deliver again.
 
     `number` is the run to be sealed, by default the next one; `done` says in the message what was left
     undone.
@@ -50,7 +56,8 @@ def destination_ahead(
     """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are
     none.
 
-    `number` is the run to be sealed, by default the next one. Costs a few small queries.
+    Compares the number of the newest run that ClickHouse has noted, and whether the ledger knows the batches
+    of that run. `number` is the run to be sealed, by default the next one. Costs a few small queries.
     """
     chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
     sent = DestinationBatches(clickhouse, chosen.destination)
@@ -59,15 +66,21 @@ def destination_ahead(
     if not sent.exists():
         raise ConfigurationError(
             f"{clickhouse.where}: table {settings.clickhouse.database}.{sent.table} does not exist. "
-            "Nothing was sealed. "
+            "Nothing was done. "
             "Create it: tagmill schema apply"
         )
-    number = ledger.free_number(pipeline) if number is None else number
+    # In this order, so that a run which begins meanwhile is not taken for one that the ledger does not know.
     newest = sent.last_run()
+    number = ledger.free_number(pipeline) if number is None else number
     if newest >= number:
         return (
             f"{chosen.destination} has batches of run {newest}, and the ledger ends with run "
             f"{number - 1}: it is older than ClickHouse"
+        )
+    if newest and (unknown := _unknown_batches(settings, ledger, sent, pipeline, newest)):
+        return (
+            f"{chosen.destination} has {len(unknown)} batches of run {newest} that the ledger does not know: "
+            "it is older than ClickHouse"
         )
     if not newest:
         there = sent.count()
@@ -80,6 +93,21 @@ def destination_ahead(
                 "older than ClickHouse"
             )
     return None
+
+
+def _unknown_batches(
+    settings: Settings, ledger: Ledger, sent: DestinationBatches, pipeline: str, run: int
+) -> set[UUID]:
+    """Return the batches of a run that have rows in the destination, and are neither in the ledger's run nor
+    among its retired batches.
+
+    A batch is in the ledger before it is noted, so a run under way has none.
+    """
+    unknown = sent.of_run(run) - {batch.batch_id for batch in ledger.batches(pipeline, run)}
+    if unknown:
+        retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        unknown -= {batch.batch_id for batch in retired.of_run(run)}
+    return sent.with_rows(unknown) if unknown else unknown
 
 
 def _known_batches(ledger: Ledger, pipeline: str) -> int:
