@@ -5,6 +5,7 @@ A build is safe to kill or freeze at any instruction (sealed_build.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ import structlog
 
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
+from tagmill.ledger.view_waiting import WaitingIds, WaitingRow
 from tagmill.runs import checkpoints
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import BUILD, Attempt, numbering_session
@@ -68,9 +71,9 @@ def check(settings: Settings, pipeline: str) -> None:
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
     with Ledger(settings.cassandra) as ledger:
-        JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(
-            pipeline, chosen.view
-        )
+        keyspace = settings.cassandra.ledger_keyspace
+        JournalViews(ledger.cassandra, keyspace, chosen.keyspace).check(pipeline, chosen.view)
+        WaitingIds(ledger.cassandra, keyspace, chosen.keyspace)
         JournalSchema.load_checked(ledger.cassandra, chosen.journal)
 
 
@@ -86,10 +89,19 @@ def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
 class _Builder(Attempt):
     """The build of a journal's new events."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.waiting = WaitingIds(
+            self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
+        )
+        # What the build before has recorded.
+        self.known: list[WaitingRow] = []
+
     def run(self, row: BuildRow, adopt: bool) -> Result:
         """Finish what an earlier attempt left, then build what is new."""
         row, finished = self.finish_left(row)
-        manifest, refused = self._seal(row, adopt)
+        manifest, refused, waiting = self._seal(row, adopt)
+        self._record(waiting, row)
         if manifest.moved:
             row = self.commit(manifest, row)
             self.write(manifest, row)
@@ -100,9 +112,19 @@ class _Builder(Attempt):
             raise self._refusal(refused, self._result(manifest, finished))
         return self._result(manifest, finished)
 
-    def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any]]:
-        """Read, check and number new events into files; return the manifest, and what _counted says of
-        refused persistence ids.
+    def _record(self, waiting: list[WaitingRow], row: BuildRow) -> None:
+        """Record what waits, in front of the commit: a build that is DONE has always said it.
+
+        The write time is taken before the fence is looked at, so it is earlier than that of any later build.
+        """
+        newest = max((row_before.written_at for row_before in self.known), default=0)
+        written_at = max(self.builds.cassandra.now_microseconds(), newest + 1)
+        self.builds.current(row.fence)
+        self.waiting.replace(waiting, written_at)
+
+    def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any], list[WaitingRow]]:
+        """Read, check and number new events into files; return the manifest, what _counted says of refused
+        persistence ids, and what waits.
         """
         from pyspark.sql import functions as F
 
@@ -111,6 +133,7 @@ class _Builder(Attempt):
         from tagmill.views import diff, numbering
         from tagmill.views.model import Manifest
 
+        self.known = self.waiting.current()
         until = from_datetime(
             self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
         )
@@ -146,7 +169,7 @@ class _Builder(Attempt):
             ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
         )
         if not found and not adopt:
-            return manifest, refused
+            return manifest, refused, []
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
@@ -157,20 +180,14 @@ class _Builder(Attempt):
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = materialize(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
-        stops = (
-            ends.groupBy("reason")
-            .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
-            .collect()
-        )
-        waiting = {
-            Reason(line["reason"]): line["ids"]
-            for line in stops
-            if line["reason"] not in (None, Reason.YOUNG.value)
-        }
-        return manifest.model_copy(
+        stops = ends.agg(F.sum(F.col("upto") - F.col("from_nr")).alias("events")).first()
+        assert stops is not None
+        rows = self._waiting(ends)
+        waiting = {Reason(row.reason): row.ids for row in rows}
+        sealed = manifest.model_copy(
             update={
                 "moved": records.count(),
-                "events": sum(line["events"] for line in stops),
+                "events": stops["events"] or 0,
                 "rows": sums.rows.total(),
                 "before_first_time_bucket": sums.early,
                 "late_from": {
@@ -179,7 +196,41 @@ class _Builder(Attempt):
                 "waiting": waiting,
                 "examples": self._examples(ends) if waiting else [],
             }
-        ), refused
+        )
+        return sealed, refused, rows
+
+    def _waiting(self, ends: DataFrame) -> list[WaitingRow]:
+        """Return how many persistence ids wait for each reason but being too young, and one of each.
+
+        The one that is known already is named again while it waits in front of the same event.
+        """
+        from pyspark.sql import functions as F
+
+        from tagmill.journal.flaws import Reason
+
+        place = F.struct("persistence_id", (F.col("upto") + 1).alias("sequence_nr"))
+        is_known = F.lit(False)
+        for row in self.known:
+            named = (F.col("persistence_id") == row.persistence_id) & (F.col("upto") + 1 == row.sequence_nr)
+            is_known = is_known | ((F.col("reason") == row.reason) & named)
+        lines = (
+            ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
+            .groupBy("reason")
+            .agg(
+                F.count("*").alias("ids"),
+                F.min(place).alias("first"),
+                F.bool_or(is_known).alias("goes_on"),
+            )
+            .collect()
+        )
+        known = {row.reason: row for row in self.known}
+        now = clock.earliest(self.builds.cassandra.clocks)
+        return [
+            replace(known[line["reason"]], ids=line["ids"])
+            if line["goes_on"]
+            else WaitingRow(line["reason"], line["ids"], line["first"][0], line["first"][1], now)
+            for line in sorted(lines, key=lambda line: str(line["reason"]))
+        ]
 
     def _examples(self, ends: DataFrame) -> list[Waiting]:
         """Return the first persistence ids that wait for another reason than being too young, at most
