@@ -134,8 +134,13 @@ def collect(
 def _view_waits(settings: Settings, ledger: Ledger, pipeline: str) -> Iterator[ViewWait]:
     """Yield what waits in builds of the pipeline's view; nothing if the application writes the view."""
     configured = settings.pipeline(pipeline)
-    if settings.builder(configured.keyspace) is None:
+    builder = settings.builder(configured.keyspace)
+    if builder is None:
         return
+    adopt = (
+        "Turn events-by-tag off in the application, then take its numbers as the start: "
+        f"tagmill views build --pipeline {builder} --adopt"
+    )
     today = clock.earliest(ledger.cassandra.clocks)
     keyspace = settings.cassandra.ledger_keyspace
     for row in WaitingIds(ledger.cassandra, keyspace, configured.keyspace).current():
@@ -146,6 +151,7 @@ def _view_waits(settings: Settings, ledger: Ledger, pipeline: str) -> Iterator[V
             row.since,
             Reason(row.reason).text,
             too_long=(today - row.since).total_seconds() > configured.max_hold_age_seconds,
+            way_out=adopt if row.reason == Reason.ELSEWHERE else "",
         )
 
 

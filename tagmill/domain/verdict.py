@@ -104,7 +104,8 @@ class ViewWait:
     """Persistence ids that builds of the view leave waiting for one reason.
 
     `persistence_id` is one of them (empty: its name was erased), in front of the event `sequence_nr` since
-    `since`. `too_long`: longer than a hold may last.
+    `since`. `too_long`: longer than a hold may last. `way_out`: what a person has to do, empty if the next
+    build may go on by itself.
     """
 
     ids: int
@@ -113,6 +114,7 @@ class ViewWait:
     since: datetime
     reason: str
     too_long: bool = False
+    way_out: str = ""
 
     def __str__(self) -> str:
         """Say how many wait, and of one where, since when and why."""
@@ -121,7 +123,7 @@ class ViewWait:
         late = ": longer than max_hold_age_seconds" if self.too_long else ""
         return (
             f"{self.ids:,} {wait} in views build, {one} sequence_nr {self.sequence_nr} since "
-            f"{moment(self.since)} ({self.reason}){late}"
+            f"{moment(self.since)} ({self.reason}){late}" + (f". {self.way_out}" if self.way_out else "")
         )
 
 
@@ -266,7 +268,7 @@ def _left(facts: Facts) -> Iterator[Reason]:
         late = f": {facts.overdue[0]}" if facts.overdue else ""
         yield Reason(Level.WRONG if facts.overdue else Level.HELD, f"{facts.held:,} held{late}")
     for wait in facts.view_waits:
-        yield Reason(Level.WRONG if wait.too_long else Level.HELD, str(wait))
+        yield Reason(Level.WRONG if wait.too_long or wait.way_out else Level.HELD, str(wait))
     beyond = 0 if facts.at_source is None else facts.at_source - facts.delivered - facts.held
     if facts.waiting:
         yield Reason(Level.WAITING, f"waiting {facts.waiting:,}")

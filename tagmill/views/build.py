@@ -48,9 +48,11 @@ def build(
     A build that was sealed and not finished is finished first. With `adopt`, existing numbers of an
     application are taken as the start. `tell` is called with a text for each phase.
 
+    The result's `refused` counts persistence ids that another writer has numbered since the last build.
+    Nothing was written for those, the others are built; `refusal` is that as an error for a person.
+
     Raises:
-        GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others
-            are built.
+        GuardRefused: an application has numbered, and this is the first build; nothing was written.
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
@@ -108,9 +110,13 @@ class _Builder(Attempt):
         else:
             self.builds.finish(row, manifest.until)
             self.sweep()
-        if refused:
-            raise self._refusal(refused, self._result(manifest, finished))
-        return self._result(manifest, finished)
+        result = self._result(manifest, finished)
+        if not refused:
+            return {**result, "refused": 0, "refusal": None}
+        refusal = self._refusal(refused, result)
+        log.warning("persistence ids are refused", journal=manifest.journal, count=refused[0])
+        message = f"{result['message']}. {refusal}"
+        return {**result, "refused": refused[0], "refusal": refusal, "message": message}
 
     def _record(self, waiting: list[WaitingRow], row: BuildRow) -> None:
         """Record what waits, in front of the commit: a build that is DONE has always said it.
@@ -147,6 +153,9 @@ class _Builder(Attempt):
             f"{url}/stands",
         )
         count, refused = self._counted(stands, row, adopt)
+        refused_ends = stands.where("refused").select(
+            "persistence_id", F.col("from_nr").alias("upto"), F.lit(Reason.ELSEWHERE.value).alias("reason")
+        )
         reader = self.reader(folder, until)
         checkpoints.reached("build.reading")
         found = reader.stage(stands, adopt=adopt)
@@ -169,7 +178,7 @@ class _Builder(Attempt):
             ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
         )
         if not found and not adopt:
-            return manifest, refused, []
+            return manifest, refused, self._waiting(refused_ends) if refused else []
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
@@ -182,8 +191,9 @@ class _Builder(Attempt):
         checkpoints.reached("build.numbered")
         stops = ends.agg(F.sum(F.col("upto") - F.col("from_nr")).alias("events")).first()
         assert stops is not None
-        rows = self._waiting(ends)
-        waiting = {Reason(row.reason): row.ids for row in rows}
+        stopped = ends.select("persistence_id", "upto", "reason")
+        rows = self._waiting(stopped.unionByName(refused_ends) if refused else stopped)
+        waiting = {Reason(row.reason): row.ids for row in rows if row.reason != Reason.ELSEWHERE}
         sealed = manifest.model_copy(
             update={
                 "moved": records.count(),
@@ -202,6 +212,7 @@ class _Builder(Attempt):
     def _waiting(self, ends: DataFrame) -> list[WaitingRow]:
         """Return how many persistence ids wait for each reason but being too young, and one of each.
 
+        In: persistence_id, upto (the last event built), reason (null: nothing waits).
         The one that is known already is named again while it waits in front of the same event.
         """
         from pyspark.sql import functions as F
@@ -277,10 +288,10 @@ class _Builder(Attempt):
             )
         return line["all"], [line["count"], line["first"]] if line["count"] else []
 
-    def _refusal(self, refused: list[Any], result: Result) -> GuardRefused:
+    def _refusal(self, refused: list[Any], result: Result) -> str:
         count, first = refused
         others = f" and {count - 1} others" if count > 1 else ""
-        return GuardRefused(
+        return (
             f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was "
             "numbered by somebody else: "
             f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; "

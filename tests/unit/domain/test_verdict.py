@@ -182,6 +182,16 @@ CASES = {
         "(a gap): longer than max_hold_age_seconds; 2 held; 1 persistence id waits in views build, one in "
         "front of sequence_nr 7 since 2026-11-25 14:02:11 (a null)",
     ),
+    "one is refused by builds until a person acts": (
+        Facts(
+            delivered=5,
+            stored=5,
+            view_waits=(ViewWait(1, "a-1", 4, EARLIER, "somebody else has numbered it", way_out="Adopt it"),),
+        ),
+        Level.WRONG,
+        "1 persistence id waits in views build, 'a-1' in front of sequence_nr 4 since 2026-11-25 12:00:00 "
+        "(somebody else has numbered it). Adopt it",
+    ),
     "dead letters, proven": (
         Facts(delivered=5, stored=5, dead_letters=4, verified=AT),
         Level.APART,
