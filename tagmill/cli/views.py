@@ -73,6 +73,7 @@ def build(
 
     Safe to stop and to start again at any moment.
     """
+    from tagmill.errors import GuardRefused
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import spark_session
     from tagmill.views.build import build as build_views
@@ -85,6 +86,8 @@ def build(
         spark_session(configured, f"tagmill build {pipeline}") as spark,
     ):
         built = build_views(configured, pipeline, owner=this_process(), spark=spark, adopt=adopt, tell=tell)
+    if built["refusal"]:
+        raise GuardRefused(built["refusal"])
     built["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:
         print(json.dumps(built, default=str))

@@ -4,7 +4,7 @@ checks, the last audit.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +14,15 @@ from tagmill.config.settings import Settings
 from tagmill.domain import clock, identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.domain.verdict import Failure, OpenRun, Proof, Unended, moment
+from tagmill.domain.verdict import Failure, OpenRun, Proof, Unended, ViewWait, moment
 from tagmill.errors import TagmillError
+from tagmill.journal.flaws import Reason
 from tagmill.ledger.attempts import of_builds, unended
 from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.checks import CheckRow, Checks
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.view_waiting import WaitingIds
 from tagmill.runs.storage import RunFiles
 
 # Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute
@@ -45,6 +47,7 @@ class PipelineFacts:
     failure: Failure | None
     build_failure: Failure | None
     unended: tuple[Unended, ...]
+    view_waits: tuple[ViewWait, ...]
     checks: Mapping[str, CheckRow]
     contents: Contents
     audit: AuditRow | None
@@ -88,6 +91,7 @@ class PipelineFacts:
             "failure": self.failure,
             "build_failure": self.build_failure,
             "unended": self.unended,
+            "view_waits": self.view_waits,
             "pushed": 0 if counted else self.pushed.get(tag, 0),
             "sealed": 0 if counted else self.sealed.get(tag, 0),
             "verified": verified,
@@ -122,6 +126,7 @@ def collect(
         failure=failures[0],
         build_failure=failures[1] if len(failures) > 1 else None,
         unended=tuple(each for name in names for each in unended(ledger.cassandra, keyspace, name)),
+        view_waits=tuple(_view_waits(settings, ledger, pipeline)) if pipeline in settings.pipelines else (),
         checks=checks,
         contents=contents(clickhouse, table) if checks or audit else UNTOLD,
         audit=audit,
@@ -129,6 +134,30 @@ def collect(
         audited_run=audited_run,
         audited_contents=audited_contents,
     )
+
+
+def _view_waits(settings: Settings, ledger: Ledger, pipeline: str) -> Iterator[ViewWait]:
+    """Yield what waits in builds of the pipeline's view; nothing if the application writes the view."""
+    configured = settings.pipeline(pipeline)
+    builder = settings.builder(configured.keyspace)
+    if builder is None:
+        return
+    adopt = (
+        "Turn events-by-tag off in the application, then take its numbers as the start: "
+        f"tagmill views build --pipeline {builder} --adopt"
+    )
+    today = clock.earliest(ledger.cassandra.clocks)
+    keyspace = settings.cassandra.ledger_keyspace
+    for row in WaitingIds(ledger.cassandra, keyspace, configured.keyspace).current():
+        yield ViewWait(
+            row.ids,
+            row.persistence_id,
+            row.sequence_nr,
+            row.since,
+            Reason(row.reason).text,
+            too_long=(today - row.since).total_seconds() > configured.max_hold_age_seconds,
+            way_out=adopt if row.reason == Reason.ELSEWHERE else "",
+        )
 
 
 def record_checks(

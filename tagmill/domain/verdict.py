@@ -99,6 +99,34 @@ class Unended:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ViewWait:
+    """Persistence ids that builds of the view leave waiting for one reason.
+
+    `persistence_id` is one of them (empty: its name was erased), in front of the event `sequence_nr` since
+    `since`. `too_long`: longer than a hold may last. `way_out`: what a person has to do, empty if the next
+    build may go on by itself.
+    """
+
+    ids: int
+    persistence_id: str
+    sequence_nr: int
+    since: datetime
+    reason: str
+    too_long: bool = False
+    way_out: str = ""
+
+    def __str__(self) -> str:
+        """Say how many wait, and of one where, since when and why."""
+        wait = "persistence id waits" if self.ids == 1 else "persistence ids wait"
+        one = f"{self.persistence_id!r} in front of" if self.persistence_id else "one in front of"
+        late = ": longer than max_hold_age_seconds" if self.too_long else ""
+        return (
+            f"{self.ids:,} {wait} in views build, {one} sequence_nr {self.sequence_nr} since "
+            f"{moment(self.since)} ({self.reason}){late}" + (f". {self.way_out}" if self.way_out else "")
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that is known of a tag, a topic or a replication.
@@ -115,6 +143,7 @@ class Facts:
         unreadable: Records behind an open transaction.
         held: Rows that are held back.
         overdue: What is held for too long, in words.
+        view_waits: What waits in builds of the view, by reason.
         dead_letters: Records that nobody can decode.
         left_out: Ids that a person set apart.
         differences: What differs now, in words.
@@ -137,6 +166,7 @@ class Facts:
     unreadable: int = 0
     held: int = 0
     overdue: tuple[str, ...] = ()
+    view_waits: tuple[ViewWait, ...] = ()
     dead_letters: int = 0
     left_out: int = 0
     differences: tuple[str, ...] = ()
@@ -239,6 +269,8 @@ def _left(facts: Facts) -> Iterator[Reason]:
     if facts.held or facts.overdue:
         late = f": {facts.overdue[0]}" if facts.overdue else ""
         yield Reason(Level.WRONG if facts.overdue else Level.HELD, f"{facts.held:,} held{late}")
+    for wait in facts.view_waits:
+        yield Reason(Level.WRONG if wait.too_long or wait.way_out else Level.HELD, str(wait))
     beyond = 0 if facts.at_source is None else facts.at_source - facts.delivered - facts.held
     if facts.waiting:
         yield Reason(Level.WAITING, f"waiting {facts.waiting:,}")

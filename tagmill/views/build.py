@@ -5,6 +5,7 @@ A build is safe to kill or freeze at any instruction (sealed_build.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ import structlog
 
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
+from tagmill.ledger.view_waiting import WaitingIds, WaitingRow
 from tagmill.runs import checkpoints
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import BUILD, Attempt, numbering_session
@@ -45,9 +48,12 @@ def build(
     A build that was sealed and not finished is finished first. With `adopt`, existing numbers of an
     application are taken as the start. `tell` is called with a text for each phase.
 
+    The result's `refused` counts persistence ids that another writer has numbered since the last build.
+    Nothing was written for those, the others are built; `refusal` is that as an error for a person.
+
     Raises:
-        GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others
-            are built. Or the journal's tables were created again; nothing was written.
+        GuardRefused: an application has numbered, and this is the first build; or the journal's tables were
+            created again. Nothing was written.
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
@@ -68,9 +74,9 @@ def check(settings: Settings, pipeline: str) -> None:
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
     with Ledger(settings.cassandra) as ledger:
-        JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(
-            pipeline, chosen.view
-        )
+        keyspace = settings.cassandra.ledger_keyspace
+        JournalViews(ledger.cassandra, keyspace, chosen.keyspace).check(pipeline, chosen.view)
+        WaitingIds(ledger.cassandra, keyspace, chosen.keyspace)
         JournalSchema.load_checked(ledger.cassandra, chosen.journal)
 
 
@@ -86,23 +92,46 @@ def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
 class _Builder(Attempt):
     """The build of a journal's new events."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.waiting = WaitingIds(
+            self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
+        )
+        # What the build before has recorded.
+        self.known: list[WaitingRow] = []
+
     def run(self, row: BuildRow, adopt: bool) -> Result:
         """Finish what an earlier attempt left, then build what is new."""
         row, finished = self.finish_left(row)
-        manifest, refused = self._seal(row, adopt)
+        manifest, refused, waiting = self._seal(row, adopt)
+        self._record(waiting, row)
         if manifest.moved:
             row = self.commit(manifest, row)
             self.write(manifest, row)
         else:
             self.builds.finish(row, manifest.until)
             self.sweep()
-        if refused:
-            raise self._refusal(refused, self._result(manifest, finished))
-        return self._result(manifest, finished)
+        result = self._result(manifest, finished)
+        if not refused:
+            return {**result, "refused": 0, "refusal": None}
+        refusal = self._refusal(refused, result)
+        log.warning("persistence ids are refused", journal=manifest.journal, count=refused[0])
+        message = f"{result['message']}. {refusal}"
+        return {**result, "refused": refused[0], "refusal": refusal, "message": message}
 
-    def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any]]:
-        """Read, check and number new events into files; return the manifest, and what _counted says of
-        refused persistence ids.
+    def _record(self, waiting: list[WaitingRow], row: BuildRow) -> None:
+        """Record what waits, in front of the commit: a build that is DONE has always said it.
+
+        The write time is taken before the fence is looked at, so it is earlier than that of any later build.
+        """
+        newest = max((row_before.written_at for row_before in self.known), default=0)
+        written_at = max(self.builds.cassandra.now_microseconds(), newest + 1)
+        self.builds.current(row.fence)
+        self.waiting.replace(waiting, written_at)
+
+    def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any], list[WaitingRow]]:
+        """Read, check and number new events into files; return the manifest, what _counted says of refused
+        persistence ids, and what waits.
         """
         from pyspark.sql import functions as F
 
@@ -111,6 +140,7 @@ class _Builder(Attempt):
         from tagmill.views import diff, numbering
         from tagmill.views.model import Manifest
 
+        self.known = self.waiting.current()
         until = from_datetime(
             self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
         )
@@ -124,6 +154,9 @@ class _Builder(Attempt):
             f"{url}/stands",
         )
         count, refused = self._counted(stands, row, adopt)
+        refused_ends = stands.where("refused").select(
+            "persistence_id", F.col("from_nr").alias("upto"), F.lit(Reason.ELSEWHERE.value).alias("reason")
+        )
         reader = self.reader(folder, until)
         checkpoints.reached("build.reading")
         found = reader.stage(stands, adopt=adopt)
@@ -146,7 +179,7 @@ class _Builder(Attempt):
             ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
         )
         if not found and not adopt:
-            return manifest, refused
+            return manifest, refused, self._waiting(refused_ends) if refused else []
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
@@ -157,20 +190,15 @@ class _Builder(Attempt):
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = materialize(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
-        stops = (
-            ends.groupBy("reason")
-            .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
-            .collect()
-        )
-        waiting = {
-            Reason(line["reason"]): line["ids"]
-            for line in stops
-            if line["reason"] not in (None, Reason.YOUNG.value)
-        }
-        return manifest.model_copy(
+        stops = ends.agg(F.sum(F.col("upto") - F.col("from_nr")).alias("events")).first()
+        assert stops is not None
+        stopped = ends.select("persistence_id", "upto", "reason")
+        rows = self._waiting(stopped.unionByName(refused_ends) if refused else stopped)
+        waiting = {Reason(row.reason): row.ids for row in rows if row.reason != Reason.ELSEWHERE}
+        sealed = manifest.model_copy(
             update={
                 "moved": records.count(),
-                "events": sum(line["events"] for line in stops),
+                "events": stops["events"] or 0,
                 "rows": sums.rows.total(),
                 "before_first_time_bucket": sums.early,
                 "late_from": {
@@ -179,7 +207,42 @@ class _Builder(Attempt):
                 "waiting": waiting,
                 "examples": self._examples(ends) if waiting else [],
             }
-        ), refused
+        )
+        return sealed, refused, rows
+
+    def _waiting(self, ends: DataFrame) -> list[WaitingRow]:
+        """Return how many persistence ids wait for each reason but being too young, and one of each.
+
+        In: persistence_id, upto (the last event built), reason (null: nothing waits).
+        The one that is known already is named again while it waits in front of the same event.
+        """
+        from pyspark.sql import functions as F
+
+        from tagmill.journal.flaws import Reason
+
+        place = F.struct("persistence_id", (F.col("upto") + 1).alias("sequence_nr"))
+        is_known = F.lit(False)
+        for row in self.known:
+            named = (F.col("persistence_id") == row.persistence_id) & (F.col("upto") + 1 == row.sequence_nr)
+            is_known = is_known | ((F.col("reason") == row.reason) & named)
+        lines = (
+            ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
+            .groupBy("reason")
+            .agg(
+                F.count("*").alias("ids"),
+                F.min(place).alias("first"),
+                F.bool_or(is_known).alias("goes_on"),
+            )
+            .collect()
+        )
+        known = {row.reason: row for row in self.known}
+        now = clock.earliest(self.builds.cassandra.clocks)
+        return [
+            replace(known[line["reason"]], ids=line["ids"])
+            if line["goes_on"]
+            else WaitingRow(line["reason"], line["ids"], line["first"][0], line["first"][1], now)
+            for line in sorted(lines, key=lambda line: str(line["reason"]))
+        ]
 
     def _examples(self, ends: DataFrame) -> list[Waiting]:
         """Return the first persistence ids that wait for another reason than being too young, at most
@@ -226,10 +289,10 @@ class _Builder(Attempt):
             )
         return line["all"], [line["count"], line["first"]] if line["count"] else []
 
-    def _refusal(self, refused: list[Any], result: Result) -> GuardRefused:
+    def _refusal(self, refused: list[Any], result: Result) -> str:
         count, first = refused
         others = f" and {count - 1} others" if count > 1 else ""
-        return GuardRefused(
+        return (
             f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was "
             "numbered by somebody else: "
             f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; "

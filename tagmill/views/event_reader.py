@@ -3,27 +3,32 @@ read the whole table.
 
 An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an
 event of partition n, the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n
-+ 2. The connector can't look up ranges that differ from id to id, so new events of a known persistence_id are
-looked up sequence_nr by sequence_nr, in windows that grow eightfold while they are full. A persistence_id
-without a record, or with many new events, is read partition by partition.
++ 2. For each known persistence_id, a Python worker asks for its first new event. The connector can't look up
+ranges that differ from id to id, so the events from there on are looked up sequence_nr by sequence_nr, in
+windows that grow eightfold while they are full. A persistence_id without a record, or with many new events, is
+read partition by partition.
 """
 
-from functools import reduce
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.client import Cassandra, connected
+from tagmill.config.settings import CassandraSettings
 from tagmill.domain.journal_tables import OLD_TAGS
-from tagmill.journal.frames import ID, all_events, event_tags
+from tagmill.journal.frames import ID, JournalSchema, all_events, event_tags
 from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
 from tagmill.runs.progress import Tell
+from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.connector import BY_PARTITION, table
 from tagmill.views.staging import Staging
 
 REACH = 3
-# Sequence_nrs in the first window of an id: two, so that a missing event with another one behind it is
-# noticed.
+# Sequence_nrs in the first window of an id. If its first new event is further away, that event is staged alone:
+# it shows that events in front of it are missing.
 FIRST_WINDOW = 2
 # A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read
 # by partition instead.
@@ -77,7 +82,7 @@ class Reader:
         )
         known = plain.where("known").drop("known")
         if known.take(1):
-            self._windows(known)
+            self._known(known)
         self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
         return self.passes > 0
 
@@ -162,6 +167,21 @@ class Reader:
         # partitions are looked at.
         rest = ids.join(exact.select(ID), ID, "left_anti")
         return exact.unionByName(rest)
+
+    def _known(self, ids: DataFrame) -> None:
+        """Look up the new events of known persistence ids.
+
+        In: persistence_id, from_nr, first (partition_nr of the last event built).
+        """
+        keys = self._spread(ids.select(ID, "from_nr", "first"))
+        ask = partial(_first_new, self.journal, self.cassandra.settings)
+        new = self._settled(in_python(keys, ask, FIRST_NEW))
+        gap_in_front = new.where(F.col("sequence_nr") > F.col("from_nr") + FIRST_WINDOW)
+        if gap_in_front.take(1):
+            self._kept(self._looked_up(gap_in_front.select(ID, "partition_nr", "sequence_nr")))
+        near = new.where(F.col("sequence_nr") <= F.col("from_nr") + FIRST_WINDOW)
+        if near.take(1):
+            self._windows(near.select(ID, "from_nr", "first"))
 
     def _windows(self, ids: DataFrame) -> None:
         """Look up sequence_nrs from from_nr + 1 on.
@@ -313,6 +333,34 @@ class Reader:
 
 
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
+FIRST_NEW = f"{ID} string, from_nr bigint, first bigint, partition_nr bigint, sequence_nr bigint"
+FIRST_NEW_ARROW = pa.schema(
+    {ID: pa.string(), **dict.fromkeys(("from_nr", "first", "partition_nr", "sequence_nr"), pa.int64())}
+)
+
+
+def _first_new(
+    journal: JournalSchema, settings: CassandraSettings, ids: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the persistence ids that have events behind from_nr, each with the place of the first one.
+
+    In: persistence_id, from_nr, first (partition_nr). Out: FIRST_NEW.
+    """
+    cassandra, places = connected(settings).application, ", ".join("?" * REACH)
+    query = (
+        f"SELECT partition_nr, sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE {ID} = ? "
+        f"AND partition_nr IN ({places}) AND sequence_nr > ? PER PARTITION LIMIT 1"
+    )
+    for batch in ids:
+        lines = batch.to_pylist()
+        keys = ((line[ID], *range(line["first"], line["first"] + REACH), line["from_nr"]) for line in lines)
+        found = []
+        for line, rows in zip(lines, cassandra.execute_many(query, keys), strict=True):
+            if rows:
+                event = min(rows, key=lambda row: row.sequence_nr)
+                found.append({**line, **event._asdict()})
+        if found:
+            yield pa.RecordBatch.from_pylist(found, FIRST_NEW_ARROW)
 
 
 def _onward(ids: DataFrame, events: DataFrame) -> DataFrame:

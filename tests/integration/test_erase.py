@@ -164,6 +164,11 @@ def test_erase_leaves_nothing_and_work_continues(applied):
     auditing.audited(case.settings, case.spark)  # leaves keys and a page behind
     named = ("--tag", "u", "--persistence-id", GONE, "--why", "to be named in the ledger", "--yes")
     assert case.command("holds", "close", *named)[0] == 0
+    case.session.execute(
+        "INSERT INTO tagmill_test.view_waiting (journal, reason, ids, persistence_id, sequence_nr, since) "
+        "VALUES (%s, 'hole', 2, %s, 13, toTimestamp(now()))",
+        (case.journal.keyspace, GONE),
+    )
     assert {place.split("/")[0].split(".")[0] for place in case.left(GONE)} == {
         case.journal.keyspace,
         case.snapshots,

@@ -1,15 +1,19 @@
 """Builds refuse or postpone some events with a clear message; the rest is built, and nothing is lost."""
 
+import json
+import re
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 
 from local.fixtures import WITHOUT_VIEWS
-from tagmill.errors import ConfigurationError, GuardRefused
+from spark_jobs import build as job
+from tagmill.errors import ConfigurationError
 from tagmill.ledger import schema
 from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
-from tests.support.delivery import only, tagmill
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill
 from tests.support.events import event, events, offset_at, this_hour
 
 BEGIN = this_hour() - timedelta(hours=3)
@@ -52,6 +56,64 @@ def test_build_gap_waits_until_filled(stack, journal, settings, spark):
     assert numbers(stack, written.keyspace) == sorted(
         [("headless", 1, 2), ("headless", 2, 3), *[("holed", n, n) for n in range(1, 6)], *three("whole")]
     )
+
+
+GAP = "a sequence_nr is missing and was not deleted"
+
+
+def test_waiting_ids_are_named_until_built(stack, journal, settings, spark):
+    """Let persistence ids wait over several builds: `status` and `check` name them until their events come.
+
+    The gap of `afar` begins behind a build and is longer than what a build looks ahead.
+    """
+    written = journal()
+    records = {"afar": range(1, 8), "empty": (1, 2), "holed": range(1, 6), "whole": range(1, 4)}
+    of = {name: events(name, numbers, BEGIN) for name, numbers in records.items()}
+    written.messages([*of["whole"], *of["afar"][:2], *of["holed"][:2], *of["holed"][3:]])
+    written.messages([{**of["empty"][0], "event": None}, of["empty"][1]])
+    configured = settings(written.keyspace, **HOUR)
+    name, file = only(configured), settings.file(only(configured))
+
+    def said(command):
+        code, told, _ = tagmill(file, command, "--json")
+        return code, [line["verdict"] for line in json.loads(told)]
+
+    def delivered():
+        deliver(configured, name, spark)
+        return [row._replace(late=0) for row in clickhouse_rows(configured, name)]
+
+    assert waits(built(configured, spark)) == [("holed", 3, "hole"), ("empty", 1, "no_event")]
+    since = ("SELECT since FROM tagmill_test.view_waiting WHERE journal = %s", (written.keyspace,))
+    first = [row.since for row in stack.session.execute(*since)]
+    written.messages(of["afar"][5:])
+    result = built(configured, spark)
+    assert waits(result) == [("afar", 3, "hole"), ("holed", 3, "hole"), ("empty", 1, "no_event")]
+    assert [row.since for row in stack.session.execute(*since)] == first
+    rest = [*of["whole"], *of["afar"][:2], *of["holed"][:2]]
+    assert delivered() == sorted(map(as_row, rest))
+    code, (verdict,) = said("status")
+    assert code == 0 and said("check")[0] == 3
+    assert verdict.startswith(
+        "2 persistence ids wait in views build, 'holed' in front of sequence_nr 3 since "
+    )
+    assert f"({GAP}); 1 persistence id waits in views build, 'empty' in front of sequence_nr 1 " in verdict
+    stack.session.execute(
+        "UPDATE tagmill_test.view_waiting SET since = '2026-01-02' WHERE journal = %s AND reason = 'hole'",
+        (written.keyspace,),
+    )
+    assert built(configured, spark)["waiting"] == 3
+    code, (verdict,) = said("status")
+    assert code == 3 and f"since 2026-01-02 00:00:00 ({GAP}): longer than max_hold_age_seconds" in verdict
+    written.messages([of["empty"][0], of["holed"][2], *of["afar"][2:5]])
+    assert built(configured, spark)["waiting"] == 0
+    code, (verdict,) = said("status")
+    assert code == 0 and "views build" not in verdict
+    everything = [record for records_of in of.values() for record in records_of]
+    assert delivered() == sorted(map(as_row, everything))
+    code, (verdict,) = said("status")
+    assert code == 0 and verdict.startswith("counts agree; exactly once when checked ")
+    code, (verdict,) = said("check")
+    assert code == 0 and verdict.startswith("exactly once, checked at ")
 
 
 def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spark):
@@ -134,15 +196,16 @@ def test_build_odd_timestamp_waits_and_young_is_omitted(stack, journal, settings
     assert numbers(stack, written.keyspace) == [*three("fine"), ("young", 1, 1)]
 
 
-def test_build_ids_numbered_by_application_are_refused(stack, journal, settings, spark):
-    """Refuse persistence ids that the application has numbered, and build the rest; --adopt takes its
-    numbers. `status` names the failed build until then.
+def test_build_ids_numbered_by_application_are_refused(stack, journal, settings, spark, monkeypatch):
+    """Refuse persistence ids that the application has numbered, build and deliver the rest; --adopt takes
+    its numbers. `status` names the refusal until then, and the command ends with it.
     """
     written = journal()
     written.messages(
         events("ours", (1, 2), BEGIN) + events("theirs", (1, 2), BEGIN) + events("scanned", (1, 2), BEGIN)
     )
     configured = settings(written.keyspace, **HOUR)
+    name, file = only(configured), settings.file(only(configured))
     built(configured, spark)
     written.messages(
         events("ours", (3,), BEGIN) + events("theirs", (3,), BEGIN) + events("scanned", (3,), BEGIN)
@@ -155,17 +218,27 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
     stack.session.execute(
         f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES ('scanned', 3)"
     )
-    with pytest.raises(
-        GuardRefused,
-        match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built: 1 rows of 1 "
-        r"persistence ids.*--adopt",
-    ):
-        built(configured, spark)
-    code, told, _ = tagmill(settings.file(only(configured)), "status", "--json")
-    assert code == 3 and ": views build: journal " in told and "numbered by somebody else" in told
+    result = built(configured, spark)
+    assert (result["refused"], result["rows"], result["waiting"]) == (2, 1, 0)
+    refusal = r"persistence_id 'scanned' and 1 others was numbered.*the rest is built: 1 rows of 1 .*--adopt"
+    assert re.search(refusal, result["refusal"]) and result["refusal"] in result["message"]
+    deliver(configured, name, spark)
+    assert [(row.persistence_id, row.sequence_nr) for row in clickhouse_rows(configured, name)] == [
+        (row[0], row[2]) for row in numbers(stack, written.keyspace)
+    ]
+    for command in ("status", "check"):
+        code, told, _ = tagmill(file, command, "--json")
+        assert code == 3 and "2 persistence ids wait in views build, 'scanned' in front of" in told
+        assert f"tagmill views build --pipeline {name} --adopt" in told and "failed" not in told
+    with monkeypatch.context() as patched:
+        for module in ("tagmill.spark.session", "spark_jobs.build"):
+            patched.setattr(f"{module}.spark_session", lambda *_: nullcontext(spark))
+        assert job.main(["--pipeline", name, "--owner", OWNER, "--config", str(file)]) == 0
+        code, _, told = tagmill(file, "views", "build", "--pipeline", name)
+    assert code == 2 and "'scanned' and 1 others was numbered by somebody else" in told
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
     result = built(configured, spark, adopt=True)
-    assert "failed" not in tagmill(settings.file(only(configured)), "status", "--json")[1]
+    assert "wait in views build" not in tagmill(file, "status", "--json")[1]
     assert result["rows"] == 1  # the application says that theirs is numbered up to 3
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned"), *three("theirs")[:2]]
     assert built(configured, spark)["moved"] == 0

@@ -24,6 +24,7 @@ from tagmill.journal.tag_view_reader import ViewRow, Views
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
+from tagmill.ledger.view_waiting import WaitingIds
 from tagmill.maintenance.erasure.model import PLACES
 
 # The highest possible sequence_nr.
@@ -44,6 +45,7 @@ class JournalOfIds:
         self._check_snapshots()
         self.for_good = DeletedIds(self.cassandra, keyspace, chosen.keyspace)
         self.builds = Builds(self.cassandra, keyspace, chosen.keyspace)
+        self.waiting = WaitingIds(self.cassandra, keyspace, chosen.keyspace)
         self.views = JournalViews(self.cassandra, keyspace, chosen.keyspace)
         self.per_second = chosen.cleanup.persistence_ids_per_second
 
@@ -180,10 +182,9 @@ class JournalOfIds:
         """Delete what is left of the persistence ids: metadata, numbers, their names, and the records of
         builds and journal cleanups.
         """
-        newest = self.builds.newest()
-        self.builds.forget(
-            persistence_ids, max(self.builds.cassandra.now_microseconds(), newest.written_at if newest else 0)
-        )
+        newest, now = self.builds.newest(), self.builds.cassandra.now_microseconds()
+        self.builds.forget(persistence_ids, max(now, newest.written_at if newest else 0))
+        self.waiting.forget(persistence_ids, now)
         for one in persistence_ids:
             self.store.forget(one, numbers=True)
             self.for_good.forget(one)

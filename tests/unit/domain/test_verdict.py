@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tagmill.domain.verdict import Facts, Failure, Level, OpenRun, Proof, Unended, judge, unknown
+from tagmill.domain.verdict import Facts, Failure, Level, OpenRun, Proof, Unended, ViewWait, judge, unknown
 
 AT = datetime(2026, 11, 25, 14, 2, 11, tzinfo=UTC)
 EARLIER = datetime(2026, 11, 25, 12, 0, 0, tzinfo=UTC)
@@ -170,6 +170,37 @@ CASES = {
         Facts(stored=0, held=2, overdue=("'o' since run 1",)),
         Level.WRONG,
         "2 held: 'o' since run 1",
+    ),
+    "ids wait in builds, although all that is in the view is delivered": (
+        Facts(delivered=5, stored=5, verified=AT, view_waits=(ViewWait(1200, "a-1", 4, EARLIER, "a gap"),)),
+        Level.HELD,
+        "1,200 persistence ids wait in views build, 'a-1' in front of sequence_nr 4 since "
+        "2026-11-25 12:00:00 (a gap)",
+    ),
+    "one waits in builds for too long, an erased one not": (
+        Facts(
+            delivered=5,
+            stored=5,
+            held=2,
+            view_waits=(
+                ViewWait(1, "", 7, AT, "a null"),
+                ViewWait(1, "a-1", 4, EARLIER, "a gap", too_long=True),
+            ),
+        ),
+        Level.WRONG,
+        "1 persistence id waits in views build, 'a-1' in front of sequence_nr 4 since 2026-11-25 12:00:00 "
+        "(a gap): longer than max_hold_age_seconds; 2 held; 1 persistence id waits in views build, one in "
+        "front of sequence_nr 7 since 2026-11-25 14:02:11 (a null)",
+    ),
+    "one is refused by builds until a person acts": (
+        Facts(
+            delivered=5,
+            stored=5,
+            view_waits=(ViewWait(1, "a-1", 4, EARLIER, "somebody else has numbered it", way_out="Adopt it"),),
+        ),
+        Level.WRONG,
+        "1 persistence id waits in views build, 'a-1' in front of sequence_nr 4 since 2026-11-25 12:00:00 "
+        "(somebody else has numbered it). Adopt it",
     ),
     "dead letters, proven": (
         Facts(delivered=5, stored=5, dead_letters=4, verified=AT),
