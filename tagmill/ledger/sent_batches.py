@@ -10,6 +10,8 @@ from uuid import UUID
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.domain import identifiers
 
+# Batches that one query names.
+MOST_NAMED = 2000
 COLUMNS = ("run", "number", "batch_id", "tag")
 
 
@@ -76,8 +78,11 @@ class DestinationBatches:
             f"SELECT `batch_id`, count() FROM {identifiers.sql(self.destination)} "
             "WHERE `batch_id` IN {batches:Array(UUID)} GROUP BY `batch_id`"
         )
-        found = self.clickhouse.rows(query, {"batches": [str(batch) for batch in batches]})
-        return {UUID(str(batch)) for batch, _ in found}
+        named, found = [str(batch) for batch in batches], set[UUID]()
+        for begin in range(0, len(named), MOST_NAMED):
+            rows = self.clickhouse.rows(query, {"batches": named[begin : begin + MOST_NAMED]})
+            found.update(UUID(str(batch)) for batch, _ in rows)
+        return found
 
     def places(self) -> Iterator[tuple[UUID, Place]]:
         """Yield the id of each noted batch with its run, number and tag."""

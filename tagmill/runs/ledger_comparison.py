@@ -77,10 +77,10 @@ def destination_ahead(
             f"{chosen.destination} has batches of run {newest}, and the ledger ends with run "
             f"{number - 1}: it is older than ClickHouse"
         )
-    if newest and (unknown := _unknown_batches(settings, ledger, sent, pipeline, newest)):
+    if newest and _unknown_batches(settings, ledger, sent, pipeline, newest):
         return (
-            f"{chosen.destination} has {len(unknown)} batches of run {newest} that the ledger does not know: "
-            "it is older than ClickHouse"
+            f"{chosen.destination} has batches of run {newest} that the ledger does not know: it is older "
+            "than ClickHouse"
         )
     if not newest:
         there = sent.count()

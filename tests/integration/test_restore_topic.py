@@ -77,9 +77,7 @@ def test_restore_of_topic_refuses_numbers_used_since(shop):
     lose_ledger(one)
     with Ledger(one.settings.cassandra) as ledger:
         ledger.add_intervention(one.name, 1, owner=OWNER, who="me", action="a", why="b")
-    with pytest.raises(
-        GuardRefused, match="1 batches of run 1 that the ledger does not know.*ledger restore"
-    ):
+    with pytest.raises(GuardRefused, match="batches of run 1 that the ledger does not know.*ledger restore"):
         one.deliver()
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
     with pytest.raises(GuardRefused, match="number of run 1.*to other work.*Nothing was changed.*backup"):
