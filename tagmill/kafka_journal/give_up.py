@@ -5,24 +5,25 @@ as replicated, or are written again with a later time.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.kafka.set_apart import record_of
 from tagmill.ledger.replications import SEALED, Replications
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs.leased import at_work
+from tagmill.runs.operator_action import OperatorAction
 
 
-class ReplicationGiveUp:
+@dataclass(eq=False)
+class ReplicationGiveUp(OperatorAction):
     """The interventions of one person in the replication of one Kafka Journal, recorded with the person's
     reason.
     """
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
-        self.settings, self.name, self.journal = settings, pipeline, settings.kafka_journal(pipeline)
-        self.owner, self.who, self.why = owner, who, why
+    def __post_init__(self) -> None:
+        self.journal = self.settings.kafka_journal(self.name)
 
     def run(self, apart: Sequence[str]) -> list[str]:
         """Give up the sealed replication, then set records (topic/partition/offset) apart; return what was

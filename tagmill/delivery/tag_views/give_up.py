@@ -7,7 +7,7 @@ back. The watermark stays, so the next run reads it again. Neither the plan nor 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from uuid import uuid4
@@ -15,7 +15,6 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import despite
 from tagmill.delivery.run_repairs import take_back, unsealed, views_with
 from tagmill.delivery.tag_views import holds, stops, withdraw, withdrawn_events
@@ -33,34 +32,26 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
-from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
-from tagmill.runs.storage import RunFiles
 from tagmill.views import give_up as buildgiveup
 
 KEYS_AT_ONCE = 1000
 Key = tuple[str, str]
 Delivered = tuple[int, int, str]
+NOT_APART = "Nothing was set apart"
 
 
-class GiveUp:
+@dataclass(eq=False)
+class GiveUp(OperatorAction):
     """The give-up of one pipeline's run by an operator, with the reason."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        owner: str,
-        who: str,
-        why: str,
-        *,
-        despite_views: bool = False,
-    ) -> None:
-        self.settings, self.name, self.pipeline = settings, pipeline, settings.pipeline(pipeline)
-        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
-        # The views that keep what was taken out, for the record.
-        self.views = ""
-        self.files = RunFiles(settings.storage.root)
+    despite_views: bool = field(default=False, kw_only=True)
+    # The views that keep what was taken out, for the record.
+    views: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.pipeline = self.settings.pipeline(self.name)
 
     def run(self, apart: Sequence[str]) -> list[str]:
         """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was
@@ -112,7 +103,7 @@ class GiveUp:
                     f"Look: tagmill holds --pipeline {self.name}",
                     pipeline=self.name,
                 )
-            run = self._recorded(ledger, f"holds release {tag} {persistence_id}")
+            run = self.claim(ledger, f"holds release {tag} {persistence_id}", NOT_APART)
             released = holds.to_judge_again(replace(hold, reason=Reason.RELEASED.value))
             if released is None:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
@@ -292,7 +283,7 @@ class GiveUp:
         """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets
         it apart.
         """
-        run = self._recorded(ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000])
+        run = self.claim(ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART)
         marks = ledger.delivered.watermarks(self.name)
 
         def apart(tag: str, persistence_id: str) -> HoldRow:
@@ -311,9 +302,3 @@ class GiveUp:
             "release; the rest flows: "
             f"tagmill run deliver --pipeline {self.name}"
         )
-
-    def _recorded(self, ledger: Ledger, action: str) -> int:
-        require_up_to_date(self.settings, ledger, self.name, done="Nothing was set apart")
-        run = ledger.free_number(self.name)
-        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
-        return run

@@ -7,12 +7,11 @@ runs around it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import accept, despite, require_no_views
 from tagmill.delivery.push import destination_of
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
@@ -35,9 +34,8 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.same_tables import accept_tables, accepted
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
-from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
-from tagmill.runs.storage import RunFiles
 
 CLOSABLE = (
     "hole",
@@ -50,26 +48,14 @@ CLOSABLE = (
 )
 
 
-class Interventions:
+@dataclass(eq=False)
+class Interventions(OperatorAction):
     """The changes that an operator makes to one pipeline's ledger, with the reason."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        owner: str,
-        who: str,
-        why: str,
-        *,
-        despite_views: bool = False,
-    ) -> None:
-        self.settings = settings
-        self.name = pipeline
-        self.pipeline = settings.pipeline(pipeline)
-        self.owner = owner
-        self.who = who
-        self.why = why
-        self.despite_views = despite_views
+    despite_views: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.pipeline = self.settings.pipeline(self.name)
 
     def abandon(self) -> str:
         """Give up the PLANNED run; the next run plans its range again."""
@@ -88,7 +74,7 @@ class Interventions:
                 self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
             )
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
-            RunFiles(self.settings.storage.root).remove_attempts(self.name, row.run)
+            self.files.remove_attempts(self.name, row.run)
             return (
                 f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, "
                 "the next run plans its range again"
@@ -103,7 +89,7 @@ class Interventions:
             ClickHouse(self.settings.clickhouse) as clickhouse,
         ):
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
-            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            manifest = read_manifest(self.files, row)
             batches = all_batches(ledger, manifest)
             require_voidable(manifest, batches)
             return void_waiting(
@@ -144,7 +130,7 @@ class Interventions:
                 )
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
-            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            manifest = read_manifest(self.files, row)
             to = destination_of(self.settings, self.name)
             return send_again(
                 self.settings,
@@ -197,7 +183,7 @@ class Interventions:
                     f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn"
                 )
                 plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}")
-            return set(withdraw.buckets(RunFiles(self.settings.storage.root), plan))
+            return set(withdraw.buckets(self.files, plan))
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
         """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many
@@ -213,7 +199,7 @@ class Interventions:
             )
             what = f"audit --repair: progress of what was not delivered{views}"
             plan = self._withdrawal(ledger, [], chain([first], lost), what)
-            return withdraw.count(RunFiles(self.settings.storage.root), plan)
+            return withdraw.count(self.files, plan)
 
     def record(self, ledger: Ledger, action: str) -> None:
         """Record a change of neither progress nor batches under a run number of its own.
@@ -222,7 +208,7 @@ class Interventions:
         """
         run = ledger.free_number(self.name)
         self._none_open(ledger)
-        self._recorded(ledger, run, action)
+        self.claim(ledger, action, "Nothing was changed", run)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
@@ -284,7 +270,7 @@ class Interventions:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             require_another_life(self.name, hold)
-            self._recorded(ledger, this_run, f"progress restart {tag} {persistence_id}")
+            self.claim(ledger, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run)
             ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
             checkpoints.reached("intervene.before_progress")
             ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
@@ -318,7 +304,7 @@ class Interventions:
                 pipeline=self.name,
                 run=row.run,
             )
-        stops.finish(ledger, RunFiles(self.settings.storage.root), self.name)
+        stops.finish(ledger, self.files, self.name)
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
         self._none_open(ledger)
@@ -388,15 +374,7 @@ class Interventions:
     def _finished(self, ledger: Ledger, row: RunRow) -> Plan:
         withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
         close(self.settings, ledger, self.name, row.run, row.fence)
-        return read_plan(RunFiles(self.settings.storage.root), row)
-
-    def _recorded(self, ledger: Ledger, run: int, action: str) -> None:
-        """Claim a free run number for a change without batches, and record who made it and why.
-
-        Raises GuardRefused if the ledger is older than ClickHouse.
-        """
-        require_up_to_date(self.settings, ledger, self.name, done="Nothing was changed")
-        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
+        return read_plan(self.files, row)
 
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, action: str) -> None:
         """Record a change, and write the hold and the progress that result from it.
@@ -404,7 +382,7 @@ class Interventions:
         `run` was free before the hold and the progress were read: if another run has started since, the
         number is taken and the claim fails.
         """
-        self._recorded(ledger, run, action)
+        self.claim(ledger, action, "Nothing was changed", run)
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
         # none.
         again = to_judge_again(hold)

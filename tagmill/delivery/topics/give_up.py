@@ -6,7 +6,7 @@ Journal's sealed files. Everything else is taken back. The offsets stay, so the 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
-from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import despite
 from tagmill.delivery.run_repairs import take_back, unsealed, views_with
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
@@ -30,31 +29,24 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import at_work
-from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
-from tagmill.runs.storage import RunFiles
+
+NOT_APART = "Nothing was set apart"
 
 
-class TopicGiveUp:
+@dataclass(eq=False)
+class TopicGiveUp(OperatorAction):
     """The interventions of one person in the runs of one pipeline; each is recorded with the person's
     reason.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        owner: str,
-        who: str,
-        why: str,
-        *,
-        despite_views: bool = False,
-    ) -> None:
-        self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
-        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
-        # The views that keep what was taken out, for the record.
-        self.views = ""
-        self.files = RunFiles(settings.storage.root)
+    despite_views: bool = field(default=False, kw_only=True)
+    # The views that keep what was taken out, for the record.
+    views: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = self.settings.stream(self.name)
 
     def run(self, apart: Sequence[str]) -> list[str]:
         """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset.
@@ -80,7 +72,7 @@ class TopicGiveUp:
                 )
             if apart:
                 table = self._set_apart(ledger)
-                run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
+                run = self.claim(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART)
                 table.add(Kind.RECORD, records, run, self.who, self.why)
                 table.add(Kind.COLUMN, columns, run, self.who, self.why)
                 if isinstance(self.stream, KafkaJournalEventsSettings):
@@ -108,7 +100,7 @@ class TopicGiveUp:
                     f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed",
                     pipeline=self.name,
                 )
-            self._recorded(ledger, f"run take-back {item}"[:1000])
+            self.claim(ledger, f"run take-back {item}"[:1000], NOT_APART)
             table.remove(kind, item)
             return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
 
@@ -353,9 +345,3 @@ class TopicGiveUp:
 
     def _set_apart(self, ledger: Ledger) -> SetApart:
         return SetApart(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
-
-    def _recorded(self, ledger: Ledger, action: str) -> int:
-        require_up_to_date(self.settings, ledger, self.name, done="Nothing was set apart")
-        run = ledger.free_number(self.name)
-        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
-        return run

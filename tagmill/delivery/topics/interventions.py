@@ -3,11 +3,11 @@
 Each is guarded and recorded.
 """
 
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import KafkaJournalEventsSettings
-from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
@@ -17,28 +17,20 @@ from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.runs.leased import at_work
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
-from tagmill.runs.storage import RunFiles
 
 
-class TopicInterventions:
+@dataclass(eq=False)
+class TopicInterventions(OperatorAction):
     """The interventions of one person in the runs of one pipeline; each is recorded with the person's
     reason.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        owner: str,
-        who: str,
-        why: str,
-        *,
-        despite_views: bool = False,
-    ) -> None:
-        self.settings, self.name, self.pipeline = settings, pipeline, settings.stream(pipeline)
-        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
-        self.files = RunFiles(settings.storage.root)
+    despite_views: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.pipeline = self.settings.stream(self.name)
 
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans its records again."""

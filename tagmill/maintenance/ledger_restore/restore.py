@@ -9,10 +9,10 @@ that was killed is found wanting by the next delivery.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.layout import TAG_VIEWS
@@ -30,7 +30,7 @@ from tagmill.maintenance.ledger_restore.topics import TopicRestore
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, known_batches, unknown_batches
 from tagmill.runs import checkpoints
 from tagmill.runs.leased import held
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.operator_action import OperatorAction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,28 +67,15 @@ class Restored(Document):
         )
 
 
-class Restoring:
+@dataclass(eq=False)
+class Restoring(OperatorAction):
     """One restore of one pipeline, of tag views, a topic or a Kafka Journal."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        owner: str,
-        who: str,
-        why: str,
-        spark: Callable[[], SparkSession],
-    ) -> None:
-        self.settings, self.name, self.owner, self.who, self.why, self.spark = (
-            settings,
-            pipeline,
-            owner,
-            who,
-            why,
-            spark,
-        )
-        self.pipeline = settings.streams.get(pipeline) or settings.pipeline(pipeline)
-        self.keyspace = settings.cassandra.ledger_keyspace
+    spark: Callable[[], SparkSession]
+
+    def __post_init__(self) -> None:
+        self.pipeline = self.settings.streams.get(self.name) or self.settings.pipeline(self.name)
+        self.keyspace = self.settings.cassandra.ledger_keyspace
 
     def run(self, *, dry_run: bool) -> Restored:
         """Do it, under the pipeline's lease; with `dry_run` only say what would be done.
@@ -120,8 +107,7 @@ class Restoring:
                 count, newest = count + 1, max(newest, written)
                 examples += [what] if len(examples) < 3 else []
         known = known_batches(ledger, self.keyspace, self.name)
-        files = RunFiles(self.settings.storage.root)
-        batches = unknown_batches(clickhouse, files, self.name, self.pipeline.destination, known, last)
+        batches = unknown_batches(clickhouse, self.files, self.name, self.pipeline.destination, known, last)
         sent = DestinationBatches(clickhouse, self.pipeline.destination).last_run()
         found = Restored(
             pipeline=self.name,
