@@ -32,13 +32,35 @@ UNTOLD: Contents = (-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineFacts:
-    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` the last
-    audit's findings by tag.
+class LastAudit:
+    """The last audit that came to its end, with its findings by tag.
 
-    `audited_run` is the newest run that was closed before that audit read anything, and `audited_contents` what
-    the destination had then.
+    Before it read anything, `closed_run` was the newest closed run, and the destination had `contents`.
     """
+
+    row: AuditRow
+    found: Mapping[str, Mapping[str, int]]
+    closed_run: int
+    contents: Contents
+
+    def proof(self, tag: str, closed: RunRow | None, contents: Contents) -> Proof | None:
+        """Return the audit as a proof for a tag, or None if it did not judge the tag.
+
+        `closed` and `contents` are the newest closed run and the destination's contents by now.
+        """
+        if self.row.done_at is None or tag not in self.found:
+            return None
+        changed = closed is not None and closed.run > self.closed_run
+        if UNTOLD not in (contents, self.contents):
+            changed = changed or contents != self.contents
+        finding = f"audit {self.row.audit} found {in_words(self.found[tag])}"
+        up_to = moment(to_datetime(self.row.until))
+        return Proof("audited", self.row.done_at, not self.found[tag], up_to, finding, changed)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFacts:
+    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag."""
 
     closed: RunRow | None
     open_run: OpenRun | None
@@ -50,10 +72,7 @@ class PipelineFacts:
     view_waits: tuple[ViewWait, ...]
     checks: Mapping[str, CheckRow]
     contents: Contents
-    audit: AuditRow | None
-    found: Mapping[str, Mapping[str, int]]
-    audited_run: int
-    audited_contents: Contents
+    audit: LastAudit | None
 
     def checked(self, tag: str) -> Proof | None:
         """Return the newest check of a tag as a proof, or None if it was never checked."""
@@ -69,16 +88,7 @@ class PipelineFacts:
 
     def audited(self, tag: str) -> Proof | None:
         """Return the last audit as a proof for a tag, or None if it did not judge the tag."""
-        audit = self.audit
-        if audit is None or audit.done_at is None or tag not in self.found:
-            return None
-        changed = self.closed is not None and self.closed.run > self.audited_run
-        if UNTOLD not in (self.contents, self.audited_contents):
-            changed = changed or self.contents != self.audited_contents
-        finding = f"audit {audit.audit} found {in_words(self.found[tag])}"
-        return Proof(
-            "audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed
-        )
+        return self.audit.proof(tag, self.closed, self.contents) if self.audit else None
 
     def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
         """Return the facts of one tag, by the names that Facts has for them.
@@ -112,10 +122,7 @@ def collect(
     open_run = next((row for row in rows if row.state.is_open), None)
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = Checks(ledger.cassandra, keyspace, pipeline).newest()
-    audit = (
-        Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
-    )
-    found, audited_run, audited_contents = _found(settings, pipeline, audit) if audit else ({}, 0, UNTOLD)
+    audit = _last_audit(settings, ledger, pipeline) if pipeline in settings.pipelines else None
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
     failures = [Failures(ledger.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
@@ -130,9 +137,6 @@ def collect(
         checks=checks,
         contents=contents(clickhouse, table) if checks or audit else UNTOLD,
         audit=audit,
-        found=found,
-        audited_run=audited_run,
-        audited_contents=audited_contents,
     )
 
 
@@ -209,23 +213,24 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _found(
-    settings: Settings, pipeline: str, audit: AuditRow
-) -> tuple[Mapping[str, Mapping[str, int]], int, Contents]:
-    """Return by tag what an audit found, the newest run that it covers, and what the destination had then.
+def _last_audit(settings: Settings, ledger: Ledger, pipeline: str) -> LastAudit | None:
+    """Return the last audit that came to its end, or None if there is none.
 
     Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
     speaks for all tags, and one that agrees for none.
     """
+    row = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).last_done()
+    if row is None:
+        return None
     try:
         report = json.loads(
-            RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json")
+            RunFiles(settings.storage.root).read(f"{folder(pipeline, row.audit)}/report.json")
         )
     except (TagmillError, OSError):
-        of_all = {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings)
-        return of_all, 0, UNTOLD
+        found = {} if row.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, row.findings)
+        return LastAudit(row, found, 0, UNTOLD)
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
-    of_none = Counter[str](dict(audit.findings)) - sum(of_tags.values(), Counter[str]())
+    of_none = Counter[str](dict(row.findings)) - sum(of_tags.values(), Counter[str]())
     by_tag = {tag: +(findings + of_none) for tag, findings in of_tags.items()}
     rows, checksum = report.get("contents", UNTOLD)
-    return by_tag, report.get("closed_run", 0), (rows, checksum)
+    return LastAudit(row, by_tag, report.get("closed_run", 0), (rows, checksum))

@@ -98,7 +98,7 @@ class _Builder(Attempt):
             self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
         )
         # What the build before has recorded.
-        self.known: list[WaitingRow] = []
+        self.known = self.waiting.current()
 
     def run(self, row: BuildRow, adopt: bool) -> Result:
         """Finish what an earlier attempt left, then build what is new."""
@@ -140,7 +140,6 @@ class _Builder(Attempt):
         from tagmill.views import diff, numbering
         from tagmill.views.model import Manifest
 
-        self.known = self.waiting.current()
         until = from_datetime(
             self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
         )
@@ -218,15 +217,13 @@ class _Builder(Attempt):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.journal.flaws import Reason
-
         place = F.struct("persistence_id", (F.col("upto") + 1).alias("sequence_nr"))
         is_known = F.lit(False)
         for row in self.known:
             named = (F.col("persistence_id") == row.persistence_id) & (F.col("upto") + 1 == row.sequence_nr)
             is_known = is_known | ((F.col("reason") == row.reason) & named)
         lines = (
-            ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
+            _stopped(ends)
             .groupBy("reason")
             .agg(
                 F.count("*").alias("ids"),
@@ -248,19 +245,16 @@ class _Builder(Attempt):
         """Return the first persistence ids that wait for another reason than being too young, at most
         EXAMPLES.
         """
-        from pyspark.sql import functions as F
-
         from tagmill.journal.flaws import Reason
         from tagmill.views.model import Waiting
 
-        waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
         return [
             Waiting(
                 persistence_id=line["persistence_id"],
                 sequence_nr=line["upto"] + 1,
                 reason=Reason(line["reason"]),
             )
-            for line in waits.orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
+            for line in _stopped(ends).orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
         ]
 
     def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
@@ -341,6 +335,15 @@ class _Builder(Attempt):
                 else ""
             ),
         }
+
+
+def _stopped(ends: DataFrame) -> DataFrame:
+    """Return the persistence ids that wait for another reason than being too young."""
+    from pyspark.sql import functions as F
+
+    from tagmill.journal.flaws import Reason
+
+    return ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
 
 
 def _said(progress: list[Any]) -> str:

@@ -15,6 +15,7 @@ from functools import partial, reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.config.settings import CassandraSettings
@@ -175,7 +176,7 @@ class Reader:
         """
         keys = self._spread(ids.select(ID, "from_nr", "first"))
         ask = partial(_first_new, self.journal, self.cassandra.settings)
-        new = self._settled(in_python(keys, ask, FIRST_NEW))
+        new = self._settled(in_python(keys, ask, from_arrow_schema(FIRST_NEW)))
         gap_in_front = new.where(F.col("sequence_nr") > F.col("from_nr") + FIRST_WINDOW)
         if gap_in_front.take(1):
             self._kept(self._looked_up(gap_in_front.select(ID, "partition_nr", "sequence_nr")))
@@ -333,8 +334,7 @@ class Reader:
 
 
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
-FIRST_NEW = f"{ID} string, from_nr bigint, first bigint, partition_nr bigint, sequence_nr bigint"
-FIRST_NEW_ARROW = pa.schema(
+FIRST_NEW = pa.schema(
     {ID: pa.string(), **dict.fromkeys(("from_nr", "first", "partition_nr", "sequence_nr"), pa.int64())}
 )
 
@@ -360,7 +360,7 @@ def _first_new(
                 event = min(rows, key=lambda row: row.sequence_nr)
                 found.append({**line, **event._asdict()})
         if found:
-            yield pa.RecordBatch.from_pylist(found, FIRST_NEW_ARROW)
+            yield pa.RecordBatch.from_pylist(found, FIRST_NEW)
 
 
 def _onward(ids: DataFrame, events: DataFrame) -> DataFrame:

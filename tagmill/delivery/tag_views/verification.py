@@ -2,10 +2,8 @@
 agree row for row.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
@@ -31,6 +29,8 @@ from tagmill.runs.ledger_comparison import destination_ahead
 
 # Timebuckets from a watermark on whose rows are counted; more of them are waiting only behind a long pause.
 BUCKETS_AHEAD = 1000
+# Part of the view: tag, timebucket, after and until (ticks, as for Views.count).
+Part = tuple[str, int, int | None, int | None]
 
 
 def tag_table(
@@ -139,19 +139,13 @@ def _held(
 
 def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
     chosen = settings.pipeline(pipeline)
-    views = Views(ledger.cassandra, chosen.journal)
-    parts = [
-        (tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets
-    ]
-    counted = dict.fromkeys(chosen.tags, 0)
-    for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
-        counted[tag] += rows
-    return counted
+    buckets = Views(ledger.cassandra, chosen.journal).buckets(chosen.tags)
+    return _counted(ledger, chosen, [(tag, bucket, None, None) for tag in buckets for bucket in buckets[tag]])
 
 
 def _unread(
     ledger: Ledger, settings: Settings, pipeline: str, marks: Mapping[str, Watermark]
-) -> Mapping[str, int]:
+) -> dict[str, int]:
     """Return by tag how many rows of the view are old enough and behind its watermark, where no closed run has
     read.
 
@@ -160,20 +154,20 @@ def _unread(
     chosen = settings.pipeline(pipeline)
     size, delay = chosen.bucket_size, timedelta(seconds=chosen.eventual_consistency_delay_seconds)
     until = from_datetime(clock.earliest(ledger.cassandra.clocks) - delay)
-    parts = [
-        (tag, bucket, marks[tag].ticks, until)
-        for tag in chosen.tags
-        if tag in marks
-        for bucket in islice(
-            range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds), BUCKETS_AHEAD
-        )
-    ]
-    rows = Counter[str]()
-    for (tag, *_), (found, _) in zip(
-        parts, Views(ledger.cassandra, chosen.journal).count(parts), strict=True
-    ):
-        rows[tag] += found
-    return rows
+    parts: list[Part] = []
+    for tag in marks.keys() & set(chosen.tags):
+        buckets = range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds)
+        parts += [(tag, bucket, marks[tag].ticks, until) for bucket in buckets[:BUCKETS_AHEAD]]
+    return _counted(ledger, chosen, parts)
+
+
+def _counted(ledger: Ledger, pipeline: PipelineSettings, parts: Sequence[Part]) -> dict[str, int]:
+    """Return by tag how many rows of the view these parts have."""
+    counted = dict.fromkeys(pipeline.tags, 0)
+    counts = Views(ledger.cassandra, pipeline.journal).count(parts)
+    for (tag, *_), (rows, _) in zip(parts, counts, strict=True):
+        counted[tag] += rows
+    return counted
 
 
 def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:

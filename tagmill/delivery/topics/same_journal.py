@@ -4,6 +4,8 @@ Tables that were created again, and topics that were replicated from their first
 offsets from 0: events at offsets that were read before would never be delivered.
 """
 
+from functools import cached_property
+
 from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.config.settings import Settings
 from tagmill.kafka_journal.tables import KafkaJournalTables
@@ -19,7 +21,7 @@ class SameJournal:
     """The tables and topics of the Kafka Journal of one pipeline, as the pipeline knows them.
 
     A topic is known by the moment at which its replication began, which the ledger keeps in place of an id
-    from Kafka.
+    from Kafka. Topics are read once, for one comparison.
     """
 
     def __init__(self, settings: Settings, ledger: Ledger, pipeline: str) -> None:
@@ -39,8 +41,7 @@ class SameJournal:
         if changes := [*self.changed_tables(), *self.changed_topics().values()]:
             raise another_life(self.name, changes[0], untouched, of="offsets")
         self.table_ids.note(self.name, READ)
-        known = self.topic_ids.read()
-        self.topic_ids.write({topic: at for topic, at in self._begun().items() if topic not in known})
+        self.topic_ids.write({topic: at for topic, at in self._begun.items() if topic not in self._known})
 
     def changed_tables(self) -> list[str]:
         """Return a text about the tables that were created again since the pipeline first read them; none if
@@ -51,11 +52,10 @@ class SameJournal:
 
     def changed_topics(self) -> dict[str, str]:
         """Return by topic a text about each whose replication began again since it was first read."""
-        known = self.topic_ids.read()
         return {
             topic: f"topic {topic} of journal {self.journal} was replicated again from its beginning"
-            for topic, at in self._begun().items()
-            if at > known.get(topic, at)
+            for topic, at in self._begun.items()
+            if at > self._known.get(topic, at)
         }
 
     def accept(self) -> str:
@@ -63,9 +63,14 @@ class SameJournal:
         says so.
         """
         self.table_ids.accept(self.name, READ)
-        self.topic_ids.write(self._begun())
+        self.topic_ids.write(self._begun)
         return accepted(self.name, self.journal)
 
+    @cached_property
+    def _known(self) -> dict[str, str]:
+        return self.topic_ids.read()
+
+    @cached_property
     def _begun(self) -> dict[str, str]:
         if not self.tables.there():
             return {}

@@ -94,9 +94,10 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
 
 def _problems(settings: Settings, pipeline: str, ledger: Ledger, positions: list[TopicPosition]) -> list[str]:
     """Return what stops the next run; tables that were created again stop it even if no partition is left."""
-    of_all, _ = other_life(settings, ledger, pipeline)
-    problems = [of_all, *(position.problem or "" for position in positions)]
-    return list(dict.fromkeys(filter(None, problems)))
+    if not positions:
+        of_all, _ = other_life(settings, ledger, pipeline)
+        return [of_all] if of_all else []
+    return list(dict.fromkeys(filter(None, (position.problem for position in positions))))
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
