@@ -27,7 +27,7 @@ class OperatorAction:
         """The files of runs below the storage root."""
         return RunFiles(self.settings.storage.root)
 
-    def claim(self, ledger: Ledger, action: str, untouched: str, run: int | None = None) -> int:
+    def claim_run(self, ledger: Ledger, action: str, untouched: str, run: int | None = None) -> int:
         """Claim a run number for a change without batches, record who made it and why, and return the number.
 
         `run` is the number, by default the next free one; `untouched` says in a refusal what was left undone.

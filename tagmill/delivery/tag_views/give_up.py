@@ -103,7 +103,7 @@ class GiveUp(OperatorAction):
                     f"Look: tagmill holds --pipeline {self.name}",
                     pipeline=self.name,
                 )
-            run = self.claim(ledger, f"holds release {tag} {persistence_id}", NOT_APART)
+            run = self.claim_run(ledger, f"holds release {tag} {persistence_id}", NOT_APART)
             released = holds.to_judge_again(replace(hold, reason=Reason.RELEASED.value))
             if released is None:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
@@ -283,7 +283,9 @@ class GiveUp(OperatorAction):
         """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets
         it apart.
         """
-        run = self.claim(ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART)
+        run = self.claim_run(
+            ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART
+        )
         marks = ledger.delivered.watermarks(self.name)
 
         def apart(tag: str, persistence_id: str) -> HoldRow:

@@ -208,7 +208,7 @@ class Interventions(OperatorAction):
         """
         run = ledger.free_number(self.name)
         self._none_open(ledger)
-        self.claim(ledger, action, "Nothing was changed", run)
+        self.claim_run(ledger, action, "Nothing was changed", run)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
@@ -270,7 +270,9 @@ class Interventions(OperatorAction):
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             require_another_life(self.name, hold)
-            self.claim(ledger, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run)
+            self.claim_run(
+                ledger, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run
+            )
             ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
             checkpoints.reached("intervene.before_progress")
             ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
@@ -382,7 +384,7 @@ class Interventions(OperatorAction):
         `run` was free before the hold and the progress were read: if another run has started since, the
         number is taken and the claim fails.
         """
-        self.claim(ledger, action, "Nothing was changed", run)
+        self.claim_run(ledger, action, "Nothing was changed", run)
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
         # none.
         again = to_judge_again(hold)

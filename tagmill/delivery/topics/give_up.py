@@ -72,7 +72,7 @@ class TopicGiveUp(OperatorAction):
                 )
             if apart:
                 table = self._set_apart(ledger)
-                run = self.claim(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART)
+                run = self.claim_run(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART)
                 table.add(Kind.RECORD, records, run, self.who, self.why)
                 table.add(Kind.COLUMN, columns, run, self.who, self.why)
                 if isinstance(self.stream, KafkaJournalEventsSettings):
@@ -100,7 +100,7 @@ class TopicGiveUp(OperatorAction):
                     f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed",
                     pipeline=self.name,
                 )
-            self.claim(ledger, f"run take-back {item}"[:1000], NOT_APART)
+            self.claim_run(ledger, f"run take-back {item}"[:1000], NOT_APART)
             table.remove(kind, item)
             return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
 
