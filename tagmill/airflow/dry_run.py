@@ -1,9 +1,10 @@
-"""Decides if a run of a DAG may change something: by the configuration's schedule and the person's param, not
-by the kind of run alone.
+"""Decides if a run of a DAG may change something, or is needed at all: by the configuration's schedule and the
+person's param, not by the kind of run alone.
 """
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow.sdk import Context
 
@@ -23,19 +24,30 @@ def reports_only(context: Context, schedule: str | None) -> bool:
             none.
     """
     dag_run = context["dag_run"]
-    if getattr(dag_run.run_type, "value", dag_run.run_type) != "scheduled":
+    if not _is_scheduled(dag_run):
         return bool(context["params"]["dry_run"])
     if schedule is None:
         log.warning("%s only reports: the configuration has no schedule for it any longer", dag_run.run_id)
         return True
-    late = (dag_run.start_date or datetime.now(tz=UTC)) - dag_run.run_after
-    if late > ON_TIME:
+    if late := missed_by(dag_run):
         log.warning(
             "%s only reports: it was due %s earlier, as after a pause. The next scheduled run changes; "
             "to do it now, trigger "
             "the DAG with dry_run off",
             dag_run.run_id,
-            timedelta(seconds=round(late.total_seconds())),
+            late,
         )
         return True
     return False
+
+
+def missed_by(dag_run: Any) -> timedelta | None:
+    """Return by how many seconds a scheduled run missed its moment; None: it is on time, or not scheduled."""
+    if not _is_scheduled(dag_run):
+        return None
+    late = (dag_run.start_date or datetime.now(tz=UTC)) - dag_run.run_after
+    return timedelta(seconds=round(late.total_seconds())) if late > ON_TIME else None
+
+
+def _is_scheduled(dag_run: Any) -> bool:
+    return bool(getattr(dag_run.run_type, "value", dag_run.run_type) == "scheduled")

@@ -16,7 +16,8 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from tagmill.airflow import connections
+from tagmill.airflow import connections, steps
+from tagmill.airflow.dry_run import missed_by
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 from tagmill.airflow.links import ReportLink
 from tagmill.airflow.pages import docs_link
@@ -304,7 +305,13 @@ class AuditOperator(JobOperator):
     why: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the audit that the params ask for. Out: the job's report as figures and short texts."""
+        """Run the audit that the params ask for. Out: the job's report as figures and short texts.
+
+        A scheduled run that missed its moment is skipped if another audit has been begun since, or is queued:
+        triggering a paused DAG by its form, which switches it on, audits once.
+        """
+        if missed_by(context["dag_run"]) and (other := steps.audit_since_due(self.pipeline, context)):
+            raise AirflowSkipException(f"pipeline {self.pipeline}: this run was due earlier, and {other}")
         self.set_arguments(context["params"], context["dag_run"])
         return super().execute(context)
 

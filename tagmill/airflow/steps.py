@@ -109,6 +109,25 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
     return small(done)
 
 
+def audit_since_due(pipeline: str, context: Context) -> str | None:
+    """Return what audits the pipeline instead of a scheduled run that missed its moment: another run of the DAG
+    that waits, or an audit that began since. None: nothing does.
+    """
+    from tagmill.ledger.audits import Audits
+    from tagmill.ledger.runs import Ledger
+
+    dag_run = context["dag_run"]
+    if context["ti"].get_dr_count(dag_run.dag_id, states=["queued", "running"]) > 1:
+        return "another run of this DAG waits"
+    with told_to_airflow():
+        settings = connections.load_settings()
+        with Ledger(settings.cassandra) as ledger:
+            newest = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).last_done()
+    if newest is None or newest.started_at < dag_run.run_after:
+        return None
+    return f"audit {newest.audit} began since, {newest.started_at.isoformat()}"
+
+
 def _deletes_by_old_param(context: Context) -> bool:
     """Return True if the param `delete` of the previous release, which a form no longer has, is on."""
     if "delete" in context["params"]:

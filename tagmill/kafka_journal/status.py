@@ -46,7 +46,7 @@ def replication_line(
             obstacles=tuple(
                 dict.fromkeys(partition.problem for partition in partitions if partition.problem)
             ),
-            settled=f"{REPLICATED}, checked at {moment(clock.earliest(cassandra.clocks))}"
+            settled=f"{REPLICATED}, offsets compared at {moment(clock.earliest(cassandra.clocks))}"
             if verify
             else REPLICATED,
             settled_level=Level.PROVEN if verify else Level.COUNTED,

@@ -56,7 +56,7 @@ def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
     """Count, per tag, what the gate judges.
 
     Out: one row per tag, key `tag`; columns as TagReport. `wrong_bucket`: rows whose time is not in
-    their bucket. `fits_day`, `fits_hour`, `fits_minute`: rows that would be right if the application's bucket
+    their bucket, or whose timebucket is no start of one. `fits_day`, `fits_hour`, `fits_minute`: rows that would be right if the application's bucket
     size were that one. Distinct persistence ids are not counted: even the approximate count switches code
     generation off and doubles the time.
     """
@@ -66,7 +66,7 @@ def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
         F.count_if("bad_key").alias("null_keys"),
         F.count_if("event_missing").alias("null_events"),
         F.count_if(~_aligned(bucket_ms)).alias("timebucket_misaligned"),
-        F.count_if(~_inside(bucket_ms)).alias("wrong_bucket"),
+        F.count_if(_is_outside(bucket_ms)).alias("wrong_bucket"),
         F.count_if(_fits(BucketSize.DAY)).alias("fits_day"),
         F.count_if(_fits(BucketSize.HOUR)).alias("fits_hour"),
         F.count_if(_fits(BucketSize.MINUTE)).alias("fits_minute"),
@@ -86,7 +86,7 @@ def damaged_rows(judged: DataFrame, bucket_ms: int, limit: int) -> DataFrame:
     kinds = {
         "null_key": F.col("bad_key"),
         "misaligned_bucket": ~_aligned(bucket_ms),
-        "wrong_bucket": ~_inside(bucket_ms),
+        "wrong_bucket": _is_outside(bucket_ms) & _aligned(bucket_ms),
     }
     found = (
         rows.where(is_damaged).limit(limit).select(*_named(F.lit(reason), F.lit("read"), F.col("file")))
@@ -107,6 +107,11 @@ def _aligned(bucket_ms: int) -> Column:
 def _inside(bucket_ms: int) -> Column:
     start = F.col("timebucket") * TICKS_PER_MILLISECOND
     return (F.col("ticks") >= start) & (F.col("ticks") < start + bucket_ms * TICKS_PER_MILLISECOND)
+
+
+def _is_outside(bucket_ms: int) -> Column:
+    """Return whether a row with a time is not in the bucket of its time."""
+    return F.col("ticks").isNotNull() & ~(_aligned(bucket_ms) & _inside(bucket_ms))
 
 
 def _fits(size: BucketSize) -> Column:

@@ -90,13 +90,6 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
             "{subject}: {rows} without a persistence_id, or with a number or sequence_nr below 1",
         ),
         Rule(
-            "bucket_size",
-            "timebucket_misaligned",
-            "stop",
-            f"Every timebucket is the start of a {size} (bucket_size of the pipeline)",
-            "{subject}: {rows} whose timebucket is not the start of a {bucket_size}, so bucket_size is wrong",
-        ),
-        Rule(
             "bucket_share",
             "wrong_bucket_share_percent",
             "stop",
@@ -111,8 +104,8 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
             "bucket_partitions",
             "other_size_rows",
             "stop",
-            "No row is outside its bucket while all partitions of the view are buckets of another size",
-            "{subject}: {rows} with a time outside their {bucket_size} bucket, and all partitions of the "
+            "No row is outside its bucket while the partitions of the view are buckets of another size",
+            "{subject}: {rows} with a time outside their {bucket_size} bucket, and the partitions of the "
             "view are buckets of another "
             "size, so bucket_size is wrong (quality.max_wrong_bucket_share_percent = 100 tolerates it)",
         ),
@@ -131,6 +124,14 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
             "warn",
             "Every row lies in the bucket of its time",
             "{subject}: {rows} in a bucket that their time is not in; delivered, recorded for repair",
+        ),
+        Rule(
+            "bucket_start",
+            "timebucket_misaligned",
+            "warn",
+            f"Every timebucket is the start of a {size}",
+            "{subject}: {rows} whose timebucket is not the start of a {bucket_size}; delivered, recorded for "
+            "repair",
         ),
         Rule(
             "continuity",
@@ -263,7 +264,7 @@ def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
         clauses.append(
             clause + ("" if not rows else "; first: " + ", ".join(described(row) for row in rows[:3]))
         )
-    if rule.name in ("bucket_size", "bucket_share", "bucket_partitions"):
+    if rule.name in ("bucket_share", "bucket_partitions"):
         clauses.append(_better_size(reports))
     return ". ".join(clauses)
 
@@ -283,11 +284,11 @@ def _schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
 def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
     """Return the offending rows of a rule and subject."""
     held, share = rule.name == "held_share", rule.name in ("bucket_share", "bucket_partitions")
-    column = "wrong_bucket" if share else rule.column
+    columns = {"wrong_bucket", "timebucket_misaligned"} if share else {rule.column}
     return [
         row
         for row in reports.offending
-        if (row.action == "hold" if held else column_of(row.reason, row.action) == column)
+        if (row.action == "hold" if held else column_of(row.reason, row.action) in columns)
         and subject in (THE_RUN, f"tag {row.tag}")
     ]
 

@@ -65,7 +65,7 @@ def test_cli_replicate_status_head_deadletters_agree(said, monkeypatch):
     verdict = json.loads(shown)[0]["verdict"]
     assert (
         code == 0
-        and verdict.startswith("all that is in Kafka is replicated, checked at 20")
+        and verdict.startswith("all that is in Kafka is replicated, offsets compared at 20")
         and verdict.endswith("; 1 dead letters")
     )
     code, shown, _ = said("kafka-journal", "replicate", "--write-after", "2026-11-28T09:00:00Z")

@@ -27,6 +27,7 @@ from tests.support.delivery import (
     holds,
     known_to_spark,
     only,
+    quality,
     state,
     tagmill,
 )
@@ -285,16 +286,19 @@ def test_stop_taken_over_records_nothing(pipeline, spark):
 
 
 def test_stray_row_among_few_is_delivered(pipeline, spark):
-    """Deliver one row of six in another hour's bucket.
+    """Deliver one row of six in another hour's bucket, and one in a bucket of no size.
 
-    It proves no wrong bucket size, as the view has partitions of the configured size.
+    They prove no wrong bucket size, as the view has partitions of the configured size.
     """
     written, configured, name = pipeline()
     rows = events("a", range(1, 7), BEGIN)
     rows[5]["timebucket"] += 3_600_000
+    rows[4]["timebucket"] += 1
     written.both(rows)
     deliver(configured, name, spark)
     same_as_view(written, configured, name)
+    failing = {check["name"] for check in quality(configured, name, 1)["checks"] if not check["success"]}
+    assert failing == {"bucket", "bucket_start"}
 
 
 def test_few_rows_of_day_buckets_stop(pipeline, spark):

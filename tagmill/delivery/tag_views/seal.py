@@ -5,6 +5,7 @@ The commit is one conditional update, PLANNED → SEALED.
 Everything is written under a folder of this attempt; files of attempts that don't commit are never read.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import chain
 from uuid import uuid4
@@ -345,19 +346,19 @@ class _Sealing:
         return self._enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
 
     def _other_size(self, reports: Reports) -> BucketSize | None:
-        """Return the larger bucket size that fits the rows and all partitions of the view, or None.
+        """Return the other bucket size that fits the rows and the partitions of the view, or None.
 
-        It tells a wrong bucket_size from a stray row.
+        It tells a wrong bucket_size from a stray row. A larger size fits if all partitions are buckets of it;
+        a smaller one, of which each larger bucket is the start of one too, if most are no larger bucket.
         """
-        better = reports.better_size
-        if (
-            not reports.wrong_bucket
-            or better is None
-            or better.milliseconds < self.pipeline.bucket_size.milliseconds
-        ):
+        better, size = reports.better_size, self.pipeline.bucket_size.milliseconds
+        if not reports.wrong_bucket or better is None:
             return None
         partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
-        return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
+        if better.milliseconds > size:
+            return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
+        starts = Counter(bucket % size == 0 for bucket in partitions)
+        return better if starts[False] > starts[True] else None
 
     def _enforce(self, reports: Reports, judged: new_holds.Judged | None) -> GateVerdict:
         plan = self.plan

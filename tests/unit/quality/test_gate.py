@@ -85,9 +85,6 @@ STOPS = {
     "schema_missing": (replace(CLEAN, schema=(SchemaColumn("meta", "blob", None),)), ["schema"],
                        "the view has another schema: column meta is missing, blob is required"),
     "keys": (tag(null_keys=1), ["keys"], "tag order: 1 row without a persistence_id, or with a number or " "sequence_nr below 1"),
-    "misaligned": (tag(timebucket_misaligned=900), ["bucket_size"],
-                   "tag order: 900 rows whose timebucket is not the start of a Hour, so bucket_size is " "wrong. "
-                   "Of 2000 rows 80 would fit Day buckets, 2000 Hour, 40 Minute"),
     "outside": (tag(wrong_bucket=960, fits_hour=40, fits_day=960), ["bucket_share", "bucket"],
                 "the run: 48 % of the rows have a time outside their Hour bucket, so bucket_size is wrong "
                 "(10 % are tolerated: quality.max_wrong_bucket_share_percent). "
@@ -109,7 +106,9 @@ def test_gate_stop_case_fails_with_reason(case: str, docs: str) -> None:
 
 def test_gate_wrong_bucket_size_names_fitting_one(docs: str) -> None:
     """Name the bucket size that fits the rows if the configured one does not."""
-    (failure,) = judge(replace(tag(timebucket_misaligned=900), bucket_size=BucketSize.DAY), docs).failures
+    hours = tag(timebucket_misaligned=900, wrong_bucket=900)
+    reports = replace(hours, bucket_size=BucketSize.DAY, other_size=BucketSize.HOUR)
+    *_, failure = judge(reports, docs).failures
     assert failure.endswith(
         'set bucket_size = "Hour" if the application\'s events-by-tag.bucket-size is Hour'
     )
@@ -117,6 +116,10 @@ def test_gate_wrong_bucket_size_names_fitting_one(docs: str) -> None:
 
 WARNINGS = {
     "bucket": (tag(wrong_bucket=1), "1 row in a bucket that their time is not in"),
+    "bucket_start": (
+        tag(timebucket_misaligned=1),
+        "1 row whose timebucket is not the start of a Hour; delivered, recorded for repair",
+    ),
     "continuity": (
         suspects("hole"),
         "3 rows held behind missing numbers; first: order 'o-000007' number 5 (sequence_nr 6)",
