@@ -26,14 +26,16 @@ POLL_SECONDS = 1.0
 # Immediate retries for a lease without a holder: it expired or was given back between our attempt and our
 # read.
 FREE_TRIES = 5
-# Seconds by which a process's start may differ: it is computed from the boot time, which moves if the clock
-# is set.
+# Seconds by which the start of one process may differ, as it is rounded and two clocks are read for it.
 START_TOLERANCE_SECONDS = 2
+# Owner names of older releases have a start since 1970, which moves when the clock is set; no machine is up
+# for this many seconds.
+SINCE_1970 = 1_000_000_000
 
 
 def this_process() -> str:
-    """Return the owner name of this process: cli/<host>/<pid>/<start time>."""
-    return f"cli/{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.0f}"
+    """Return the owner name of this process: cli/<host>/<pid>/<seconds from the machine's start to its own>."""
+    return f"cli/{socket.gethostname()}/{os.getpid()}/{_started(psutil.Process()):.0f}"
 
 
 def is_dead(owner: str) -> bool:
@@ -42,11 +44,16 @@ def is_dead(owner: str) -> bool:
     if len(parts) != 4 or parts[0] != "cli" or parts[1] != socket.gethostname():
         return False
     try:
-        process = psutil.Process(int(parts[2]))
-        another: bool = abs(process.create_time() - float(parts[3])) > START_TOLERANCE_SECONDS
+        process, started = psutil.Process(int(parts[2])), float(parts[3])
+        another = started < SINCE_1970 and abs(_started(process) - started) > START_TOLERANCE_SECONDS
         return another or process.status() == psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ValueError):
         return True
+
+
+def _started(process: psutil.Process) -> float:
+    """Return the seconds from the machine's start to the process's, which stay when the clock is set."""
+    return float(process.create_time() - psutil.boot_time())
 
 
 class Lease:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
 import psutil
@@ -186,7 +187,8 @@ def test_lease_of_dead_local_process_is_free(lease) -> None:
     waited for it.
     """
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    owner = f"cli/{socket.gethostname()}/{process.pid}/{psutil.Process(process.pid).create_time():.0f}"
+    start = psutil.Process(process.pid).create_time() - psutil.boot_time()
+    owner = f"cli/{socket.gethostname()}/{process.pid}/{start:.0f}"
     try:
         lease(owner, 600).take()
         with pytest.raises(LeaseTaken):
@@ -202,7 +204,12 @@ def test_is_dead_only_for_process_surely_gone() -> None:
     mine = this_process()
     host, start = socket.gethostname(), mine.rsplit("/", 1)[1]
     assert not is_dead(mine)
-    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set meanwhile
+    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # rounded
+    two_days_later = psutil.boot_time() + 172_800
+    with patch("psutil._pslinux.boot_time", lambda: two_days_later):  # the clock was set meanwhile
+        assert psutil.boot_time() == two_days_later and not is_dead(mine)
+    since_1970 = psutil.Process().create_time()
+    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{since_1970 - 172_800:.0f}")  # an older release's, the same
     assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has this number now
     assert is_dead(f"cli/{host}/999999999/1")
     assert is_dead(f"cli/{host}/x/1")
