@@ -29,7 +29,7 @@ from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.journal.frames import JournalSchema
-from tagmill.ledger.audits import AuditRow, Audits, folder
+from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.runs import checkpoints
@@ -49,6 +49,12 @@ MIN_MISPLACED = 20
 # Repairs of one command; the second is made only if the audit after the first shows a wrong batch.
 MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
+# What a repair begins with the findings of a kind; those of other kinds it leaves.
+_BEGUN = {
+    "mend in the view": view_repair.IN_VIEW,
+    "send again or withdraw the batches of": (*IN_BATCHES, Kind.PROGRESS_DIFFERS),
+    "deliver": (Kind.MISSING_IN_CLICKHOUSE,),
+}
 COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
 Bucket = tuple[str, int]
 
@@ -90,6 +96,23 @@ class RepairReport(Document):
         )
 
 
+def preview(report: AuditReport) -> str:
+    """Return what a repair of an audit's findings would begin, in a sentence."""
+    groups = dict(_BEGUN)
+    groups["leave"] = tuple(set(Kind).difference(*_BEGUN.values()))
+    clauses = [
+        f"{verb} {in_words(findings)}"
+        for verb, kinds in groups.items()
+        if (findings := {kind: count for kind, count in report.findings.items() if count and kind in kinds})
+    ]
+    return (
+        f"pipeline {report.pipeline}: a repair of audit {report.audit} would {', '.join(clauses)}. It looks at "
+        "each row again before it changes it"
+        if clauses
+        else f"pipeline {report.pipeline}: audit {report.audit} found nothing to repair"
+    )
+
+
 def audit_and_repair(
     settings: Settings,
     pipeline: str,
@@ -100,13 +123,17 @@ def audit_and_repair(
     why: str,
     tell: Tell | None = None,
     despite_views: bool = False,
+    first: AuditReport | None = None,
 ) -> tuple[AuditReport, list[RepairReport]]:
     """Audit, repair what is found, and audit again; return the last audit's report and those of the repairs.
+
+    `first` is the report of an audit that has just ended; without it, a first audit is made.
 
     Repairs once more if only the second audit shows a wrong batch: it had been damaged, or an event has its
     right number only now.
     """
-    found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
+    found = first or run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
+    done = list[RepairReport]()
     while not found.agrees and (
         not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))
     ):

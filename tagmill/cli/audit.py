@@ -1,6 +1,7 @@
 """`tagmill audit` and `tagmill audits`: compare journal, view, progress and ClickHouse."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,13 @@ import typer
 from tagmill.cli.shared import (
     AsJson,
     DespiteViews,
+    DryRun,
     MaybePipeline,
     Pipeline,
     Tags,
     Yes,
     confirm,
+    must_be_answerable,
     one_line_errors,
     out,
     person,
@@ -39,60 +42,71 @@ def audit(
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Repair the view, deliver what is missing or wrong, and audit again; asks first."
+            "--repair",
+            help="Repair the view, deliver what is missing or wrong, and audit again; shows the findings and "
+            "asks first.",
         ),
     ] = False,
     why: Annotated[
         str | None, typer.Option("--why", help="Reason, with --repair; the ledger records it.")
     ] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
     """Compare journal, tag views, progress and ClickHouse.
 
-    Exit status: 0 only if all agree, else 3. Changes nothing, unless --repair is given.
+    Exit status: 0 only if all agree, else 3. Changes nothing, unless --repair is given without --dry-run.
     """
     from tagmill.audit.audit import audit as run_audit
     from tagmill.audit.audit import message
-    from tagmill.audit.repair import audit_and_repair
+    from tagmill.audit.repair import audit_and_repair, preview
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import spark_session
 
     configured = settings()
     configured.pipeline(pipeline)
-    if repair and (tag or not why):
-        raise typer.BadParameter("--repair needs --why, and is for all tags of the pipeline")
-    if repair:
-        confirm(f"Repair what an audit of pipeline {pipeline} finds, in tag_views and in ClickHouse?", yes)
-    with (
-        telling(pipeline, "starting Spark") as tell,
-        spark_session(configured, f"tagmill audit {pipeline}") as spark,
-    ):
-        owner, repairs = this_process(), list[Any]()
-        if repair:
-            made, repairs = audit_and_repair(
-                configured,
-                pipeline,
-                spark=spark,
-                owner=owner,
-                who=person(),
-                why=str(why),
-                tell=tell,
-                despite_views=despite_views,
-            )
-        else:
+    if repair and (tag or not (why or dry_run)):
+        raise typer.BadParameter("--repair needs --why or --dry-run, and is for all tags of the pipeline")
+    if repair and not dry_run:
+        must_be_answerable(yes)
+    owner, repairs = this_process(), list[Any]()
+    with ExitStack() as stack:
+        with telling(pipeline, "starting Spark") as tell:
+            spark = stack.enter_context(spark_session(configured, f"tagmill audit {pipeline}"))
             made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
+        if repair and not dry_run and not made.agrees:
+            if not yes and not as_json:
+                _show(made)
+                out.print(preview(made), markup=False)
+            confirm(f"Repair this in the view of {pipeline} and in ClickHouse?", yes)
+            with telling(pipeline, "repairing") as tell:
+                made, repairs = audit_and_repair(
+                    configured,
+                    pipeline,
+                    spark=spark,
+                    owner=owner,
+                    who=person(),
+                    why=str(why),
+                    tell=tell,
+                    despite_views=despite_views,
+                    first=made,
+                )
     if report:
         report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
     if as_json:
-        repaired = {"repairs": [done.model_dump(mode="json") for done in repairs]} if repair else {}
+        repaired = (
+            {"repairs": [done.model_dump(mode="json") for done in repairs]} if repair and not dry_run else {}
+        )
         print(json.dumps({**made.model_dump(mode="json"), **repaired}))
     else:
         for done in repairs:
             out.print(done.message, markup=False)
             _show_left(done)
         _show(made)
+        if repair and dry_run:
+            out.print(preview(made), markup=False)
         out.print(f"{message(made)}. See {made.docs}", markup=False)
     if not made.agrees:
         raise typer.Exit(3)

@@ -208,6 +208,12 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Exit(2)
 
 
+def must_be_answerable(yes: bool) -> None:
+    """Exit with 2 if a question could not be answered later: without a terminal --yes is needed."""
+    if not yes and not sys.stdin.isatty():
+        confirm("", yes)
+
+
 def confirm_from_now_on(question: str, yes: bool) -> None:
     """Ask like `confirm` in a command that did not ask in earlier versions: without a terminal it warns and
     goes on.

@@ -21,10 +21,12 @@ from tests.support import damage
 from tests.support.auditing import audited
 from tests.support.delivery import (
     OWNER,
+    Unstoppable,
     as_row,
     clickhouse_rows,
     deliver,
     holds,
+    known_to_spark,
     manifests,
     only,
     tagmill,
@@ -200,6 +202,32 @@ def test_repair_after_delivery_restores_all_damage(damaged):
     assert {("swapped-order", "tag-0"), ("late-previous-bucket", "tag-1")} <= late
     assert len(report.withdrawn) >= 2 and report.resent == []
     assert pipeline.deliver() == []
+
+
+def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
+    """Show what a repair would change, in a dry run or before the question, and change it only for a yes."""
+    pipeline = repaired(records := small())
+    pipeline.deliver()
+    known_to_spark(pipeline.settings, pipeline.name, spark)
+    monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
+    pipeline.remove(records[3])
+    (lost,) = [batch for batch in manifests(pipeline.settings, pipeline.name)[0].batches if batch.tag == "u"]
+    pipeline.sql(f"ALTER TABLE `{pipeline.name}` DELETE WHERE batch_id = toUUID('{lost.batch_id}')")
+    before, sealed = pipeline.journal.rows(), pipeline.rows()
+    would = "would mend in the view 1 missing_in_view, deliver 8 missing_in_clickhouse. It looks at each row"
+    audit = ("audit", "--repair", "--pipeline", pipeline.name)
+    file = pipeline.pages.file(pipeline.name)
+    code, said, _ = tagmill(file, *audit, "--dry-run")
+    assert code == 3 and would in said
+    code, said, _ = tagmill(file, *audit, "--why", "seen in a test", answer="n")
+    assert code == 2 and would in said
+    code, said, wrong = tagmill(file, *audit, "--why", "seen in a test")
+    assert code == 2 and said == "" and "give --yes" in wrong
+    assert pipeline.journal.rows() == before and pipeline.rows() == sealed
+    code, said, _ = tagmill(file, *audit, "--why", "seen in a test", answer="y")
+    assert code == 0 and would in said and "1 findings mended in the view, 1 batches sent again" in said
+    assert in_order(pipeline.journal.rows()) == in_order(records)
+    assert content(pipeline.rows()) == content(map(as_row, records))
 
 
 @pytest.mark.long

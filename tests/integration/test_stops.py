@@ -14,6 +14,7 @@ from tagmill.ledger import schema
 from tagmill.runs.storage import RunFiles
 from tests.support.delivery import (
     OWNER,
+    Unstoppable,
     clickhouse_rows,
     deliver,
     delivered_first,
@@ -126,19 +127,6 @@ def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatc
     assert [row.persistence_id for row in clickhouse_rows(configured, name)] == ["sound"] * 8
     ((_, held),) = holds(configured, name).items()
     assert (held.persistence_id, held.reason, held.held_rows) == ("broken", "broken_key", 2)
-
-
-class Unstoppable:
-    """The session that all tests share, with a `stop` that does nothing."""
-
-    def __init__(self, spark):
-        self._spark = spark
-
-    def __getattr__(self, name):
-        return getattr(self._spark, name)
-
-    def stop(self):
-        """Do nothing, so that a command does not stop the shared session."""
 
 
 def test_run_held_rows_expiring_soon_are_warned_of(journal, settings, spark):

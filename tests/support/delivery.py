@@ -219,6 +219,19 @@ def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:
     return content
 
 
+class Unstoppable:
+    """The session that all tests share, with a `stop` that does nothing."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """Do nothing, so that a command does not stop the shared session."""
+
+
 class AtTerminal:
     """Module sys with a person at standard input."""
 

@@ -25,7 +25,6 @@ SAME = {
 }
 # Commands that ask but can't only look: what they do is one decision, which the question names.
 WITHOUT_DRY_RUN = {
-    "tagmill audit",
     "tagmill batches accept",
     "tagmill batches resend",
     "tagmill batches withdraw",
