@@ -92,7 +92,7 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
     report.unlink(missing_ok=True)
     share = ["-p", "tests.support.sharing", f"--share={TAKEN}"] if suite.startswith(f"{SHARED}-") else []
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
-    command = [
+    command: list[str | Path] = [
         python,
         "-m",
         "pytest",
