@@ -4,7 +4,6 @@ print the total.
 python -m tests.support.run [unit | quick | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
 """
 
-import shutil
 import subprocess
 import sys
 import time
@@ -14,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-TAKEN = RESULTS / "taken"
 # Each suite runs in a process with its own servers, if it needs any.
 SUITES = {
     "servers": ("tests/integration", "tests/faults", "tests/interop"),
@@ -86,11 +85,14 @@ def failed(junit: ET.Element) -> Iterator[str]:
             )
 
 
-def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
-    """Run one suite, print its lines as they come with its name in front, and return pytest's exit status."""
+def run(options: Sequence[str], taken: str, suite: str, paths: Sequence[str]) -> int:
+    """Run one suite, print its lines as they come with its name in front, and return pytest's exit status.
+
+    `taken` is the folder where the processes that share modules note theirs.
+    """
     report = RESULTS / f"{suite}.xml"
     report.unlink(missing_ok=True)
-    share = ["-p", "tests.support.sharing", f"--share={TAKEN}"] if suite.startswith(f"{SHARED}-") else []
+    share = ["-p", "tests.support.sharing", f"--share={taken}"] if suite.startswith(f"{SHARED}-") else []
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
     command: list[str | Path] = [
         python,
@@ -115,12 +117,12 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the suites, print the failed tests and the total, and return the exit status."""
     split, options = chosen(arguments)
-    shutil.rmtree(TAKEN, ignore_errors=True)
-    TAKEN.mkdir(parents=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     total: Counter[str] = Counter()
     status, began = 0, time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        codes = dict(zip(split, pool.map(partial(run, options), split, split.values()), strict=True))
+    with TemporaryDirectory() as taken, ThreadPoolExecutor(AT_ONCE) as pool:
+        work = partial(run, options, taken)
+        codes = dict(zip(split, pool.map(work, split, split.values()), strict=True))
     for suite, code in codes.items():
         if code not in (0, NO_TESTS):
             status = status or code
