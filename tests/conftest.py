@@ -25,8 +25,10 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 # With few rows, these cost more time than they save: compiling every plan, planning again after each stage
-# (and describing each plan for Spark's UI), and running more tasks than there are cores.
+# (and describing each plan for Spark's UI), and running more tasks than there are cores. Much work is divided into
+# several tasks per processor, each with its own connection to Cassandra.
 FEW_ROWS = {
+    "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -49,7 +51,7 @@ SHORT_LIVED = {
 # compiler, which costs a few seconds, saves a quarter of each seal's time from the thirtieth on.
 SHARED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC "
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {ARCHIVE} "
     "-Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
@@ -64,10 +66,12 @@ def stack() -> Iterator[Any]:
     from local.clickhouse import ClickHouse
     from local.cql import session
     from local.guard import Guard
-    from tests.support.stack import CASSANDRA_FLAGS, JARS, Stack, free_port, session_home
+    from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, Stack, free_port, session_home
 
     home = session_home()
-    cassandra = Cassandra(home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS)
+    cassandra = Cassandra(
+        home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS, tokens=CASSANDRA_TOKENS
+    )
     clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
     guard = Guard([cassandra, clickhouse])
     try:
