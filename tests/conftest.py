@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -36,6 +37,7 @@ FEW_ROWS = {
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
 }
+FEW_TASKS = 2  # of a writing or reading of tables, per processor
 # For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than
 # they save.
 ARCHIVE = (
@@ -203,7 +205,9 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """
     from pyspark import SparkContext
 
+    from tagmill.spark import bulk_load
     from tagmill.spark.session import session
+    from tagmill.views import staging
 
     if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
         SparkContext._gateway.shutdown()
@@ -216,7 +220,8 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         sections={"spark": {"conf": SHARED}},
     )
     running = session(configured, name="tagmill-tests")
-    yield running
+    with patch.object(bulk_load, "TASKS", FEW_TASKS), patch.object(staging, "TASKS_PER_CORE", FEW_TASKS):
+        yield running
     running.stop()
 
 
