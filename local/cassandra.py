@@ -29,7 +29,7 @@ java.base/java.util java.base/java.nio java.base/java.util.concurrent java.base/
 
 YAML = """\
 cluster_name: local
-num_tokens: 16
+num_tokens: {tokens}
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 endpoint_snitch: SimpleSnitch
 listen_address: 127.0.0.1
@@ -79,7 +79,7 @@ class Cassandra(Service):
     superuser).
 
     `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every
-    node here has.
+    node here has; `tokens` is the number of ranges that the node's tables are divided into.
     """
 
     name: ClassVar[str] = "cassandra"
@@ -92,9 +92,10 @@ class Cassandra(Service):
         heap: str = "1g",
         passwords: bool = False,
         flags: Sequence[str] = (COLLECTOR,),
+        tokens: int = 16,
     ) -> None:
         super().__init__(home, port)
-        self.flags = flags
+        self.flags, self.tokens = flags, tokens
         self.jars, self.heap, self.passwords = jars.resolve(), heap, passwords
         self.storage_port = port + 10000 if port + 10000 < 65536 else port - 10000
 
@@ -115,7 +116,12 @@ class Cassandra(Service):
         (self.home / "tmp").mkdir(exist_ok=True)
         authenticator = "PasswordAuthenticator" if self.passwords else "AllowAllAuthenticator"
         authorizer = "CassandraAuthorizer" if self.passwords else "AllowAllAuthorizer"
-        places = {"home": self.home, "port": self.port, "storage_port": self.storage_port}
+        places = {
+            "home": self.home,
+            "port": self.port,
+            "storage_port": self.storage_port,
+            "tokens": self.tokens,
+        }
         yaml = YAML.format(**places, authenticator=authenticator, authorizer=authorizer)
         (self.home / "cassandra.yaml").write_text(yaml)
         (self.home / "logback.xml").write_text(LOGBACK.format(home=self.home))

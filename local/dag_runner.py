@@ -20,7 +20,7 @@ COLOURS = {
     "upstream_failed": "red",
     "skipped": "dim",
 }
-POLL_SECONDS = 1.0
+POLL_SECONDS = 2.0
 Run = tuple[str, str]  # the run's DAG and id
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -25,8 +26,10 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 # With few rows, these cost more time than they save: compiling every plan, planning again after each stage
-# (and describing each plan for Spark's UI), and running more tasks than there are cores.
+# (and describing each plan for Spark's UI), and running more tasks than there are cores. Much work is divided into
+# several tasks per processor, each with its own connection to Cassandra.
 FEW_ROWS = {
+    "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -34,6 +37,7 @@ FEW_ROWS = {
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
 }
+FEW_TASKS = 2  # of a writing or reading of tables, per processor
 # For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than
 # they save.
 ARCHIVE = (
@@ -49,7 +53,7 @@ SHORT_LIVED = {
 # compiler, which costs a few seconds, saves a quarter of each seal's time from the thirtieth on.
 SHARED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC "
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {ARCHIVE} "
     "-Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
@@ -64,10 +68,12 @@ def stack() -> Iterator[Any]:
     from local.clickhouse import ClickHouse
     from local.cql import session
     from local.guard import Guard
-    from tests.support.stack import CASSANDRA_FLAGS, JARS, Stack, free_port, session_home
+    from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, Stack, free_port, session_home
 
     home = session_home()
-    cassandra = Cassandra(home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS)
+    cassandra = Cassandra(
+        home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS, tokens=CASSANDRA_TOKENS
+    )
     clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
     guard = Guard([cassandra, clickhouse])
     try:
@@ -199,7 +205,9 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """
     from pyspark import SparkContext
 
+    from tagmill.spark import bulk_load
     from tagmill.spark.session import session
+    from tagmill.views import staging
 
     if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
         SparkContext._gateway.shutdown()
@@ -212,7 +220,8 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         sections={"spark": {"conf": SHARED}},
     )
     running = session(configured, name="tagmill-tests")
-    yield running
+    with patch.object(bulk_load, "TASKS", FEW_TASKS), patch.object(staging, "TASKS_PER_CORE", FEW_TASKS):
+        yield running
     running.stop()
 
 

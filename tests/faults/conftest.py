@@ -252,7 +252,7 @@ class Undisturbed:
         assert delivery.view() == self.view
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def undisturbed(
     stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Undisturbed]]:

@@ -60,10 +60,10 @@ def test_deliver_sealed_file_damaged_refuses_until_restored(delivery: Callable[.
 
 def test_a_changed_plan_is_not_followed(delivery: Callable[..., Any]) -> None:
     one = delivery(tags=["tag-0"])
-    one.deliver(at="plan.after_commit").kill()
+    one.crash("run", "deliver", at="plan.after_commit")
     (file,) = Path(one.settings.storage.root).rglob("plan*.json")
     file.write_text(file.read_text().replace('"reread"', '"rows" ', 1))
-    ended = one.deliver().end()
+    ended = one.here("run", "deliver")
     assert ended.code == 2, ended
     assert (
         f"{file}: the plan of run 1, pipeline {one.pipeline}, is not the one that the ledger names"

@@ -38,8 +38,8 @@ def test_audit_killed_then_repeated_reports_correctly(delivery: Callable[..., De
 
 
 @pytest.mark.timeout(900)
-def test_repair_killed_then_repeated_restores_all(delivery: Callable[..., Delivery]) -> None:
-    """Kill an `audit --repair`, crash the next; the third restores view and ClickHouse."""
+def test_repair_crashed_then_repeated_restores_all(delivery: Callable[..., Delivery]) -> None:
+    """Crash an `audit --repair` and the next one; the third restores view and ClickHouse."""
     repaired = delivery("partition-boundary", lease_seconds=5)
     repaired.finish()
     delivered, view = clickhouse_rows(repaired.settings, repaired.table), repaired.view()
@@ -53,7 +53,7 @@ def test_repair_killed_then_repeated_restores_all(delivery: Callable[..., Delive
     where = " AND ".join(f"{name} = %s" for name in key)
     session.execute(f"DELETE FROM {table} WHERE {where}", [getattr(row, name) for name in key])
     repair = ("audit", "--repair", "--why", "seen in a test", "--yes", "--json")
-    repaired.start(*repair, at="repair.rows_written").kill()
+    repaired.crash(*repair, at="repair.rows_written")
     repaired.crash(*repair, at="repair.resent")
     ended = repaired.here(*repair)
     assert ended.code == 0, ended

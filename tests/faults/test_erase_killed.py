@@ -7,11 +7,12 @@ import pytest
 from tests.faults.conftest import Delivery
 
 INSTANTS = ("erase.events_erased", "erase.resealed", "erase.before_end")
+KILLED = "erase.resealed"
 
 
 @pytest.mark.timeout(900)
 def test_erase_killed_at_each_instant_finishes(delivery: Callable[..., Delivery]) -> None:
-    """Kill an erasure at each announced instant; the last one leaves the rows and progress of the other
+    """Kill or crash an erasure at each announced instant; the last one leaves the rows and progress of the other
     persistence ids only.
     """
     disturbed = delivery("gap-middle")
@@ -25,8 +26,11 @@ def test_erase_killed_at_each_instant_finishes(delivery: Callable[..., Delivery]
     refused = disturbed.said("run", "deliver")
     assert refused.code == 2 and "finish it: tagmill erase" in refused.error
     for instant in INSTANTS:
-        disturbed.start("erase", "--yes", at=instant).kill()
-    ended = disturbed.start("erase", "--yes").end()
+        if instant == KILLED:
+            disturbed.start("erase", "--yes", at=instant).kill()
+        else:
+            disturbed.crash("erase", "--yes", at=instant)
+    ended = disturbed.here("erase", "--yes")
     assert ended.code == 0, ended
     assert disturbed.rows() == others and disturbed.progress() == progress
     assert not any(one in cell for row in disturbed.view() for cell in row for one in map(repr, ids))

@@ -45,7 +45,7 @@ def test_journal_clean_killed_then_repeated_is_whole(
         killed.start(*command, at=instant).kill()
     between = tables(killed.stack.session, killed.keyspace)
     assert between["metadata"] and between["messages"]
-    ended = killed.start(*command).end()
+    ended = killed.said(*command)
     assert ended.code == 0, ended
     done = tables(killed.stack.session, killed.keyspace)
     assert done == tables(undisturbed.stack.session, undisturbed.keyspace)

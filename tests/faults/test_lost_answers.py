@@ -32,7 +32,7 @@ def inserts(one: Any) -> list[tuple[str, str]]:
     [
         pytest.param("drop_after", "window", marks=pytest.mark.long),
         ("drop_after", "no window"),
-        ("error_after", "no window"),
+        pytest.param("error_after", "no window", marks=pytest.mark.long),
         ("drop_before", "no window"),
         pytest.param("error_after", "window", marks=pytest.mark.long),
         pytest.param("drop_before", "window", marks=pytest.mark.long),

@@ -12,7 +12,7 @@ from tests.faults.test_outages import is_back
 from tests.support.building import recorded, rows
 from tests.support.sparkfailures import FAILURES, SparkFailure
 
-CASE = "orders"
+CASE = "partition-boundary"
 SEALED = "is sealed and perhaps half written; the next one finishes it"
 
 

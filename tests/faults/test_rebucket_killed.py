@@ -25,7 +25,7 @@ def test_rebucket_killed_in_each_step_finishes(delivery: Callable[..., Delivery]
     half_copied(disturbed.stack, disturbed.keyspace, "tag_views_day", expected)
     disturbed.crash(*rebucket, "--offline", at="rebucket.verified")
     same_rows(disturbed.stack, disturbed.keyspace, "tag_views_day", expected)
-    disturbed.start(*rebucket, "--offline", at="rebucket.switched").kill()
+    disturbed.crash(*rebucket, "--offline", at="rebucket.switched")
     ended = disturbed.here(*rebucket, "--offline")
     assert (
         ended.code == 0 and 'pekko.persistence.cassandra.events-by-tag.table = "tag_views_day"' in ended.out

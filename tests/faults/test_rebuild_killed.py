@@ -31,7 +31,7 @@ def test_rebuild_killed_at_each_instant_is_whole(delivery: Callable[..., Deliver
     assert view() == wanted
     crashed("truncate", "truncate.after_table")
     assert view() == {**wanted, "tag_views": []}
-    killed("delete", "build.after_commit")
+    crashed("delete", "build.after_commit")
     assert view() == {**wanted, "tag_views": []}
     # The next operation first finishes the deletion that was committed.
     crashed("rebuild", "build.before_commit")

@@ -17,6 +17,8 @@ WITHDRAW = [
     "withdraw.before_commit",
     "withdraw.after_commit",
 ]
+# At the other instants a withdrawal crashes in this process.
+KILLED = ("withdraw.removed", "withdraw.after_commit", "close.after_progress")
 WHY = ("--why", "seen in a test", "--yes")
 
 
@@ -32,10 +34,14 @@ def delivered(delivery: Callable[..., Delivery], spark: Any) -> Callable[..., De
     return make
 
 
-def withdraw(one: Delivery, at: str | None = None) -> Any:
-    """Start to withdraw the first batch of run 1; with `at`, return once it waits at that instant."""
-    batch = one.manifest().batches[0]
-    return one.start("batches", "withdraw", batch.batch_id, "--run", "1", *WHY, at=at)
+def withdrawal(one: Delivery) -> tuple[str, ...]:
+    """Return the command that withdraws the first batch of run 1."""
+    return ("batches", "withdraw", one.manifest().batches[0].batch_id, "--run", "1", *WHY)
+
+
+def withdraw(one: Delivery, at: str) -> Any:
+    """Start to withdraw the first batch of run 1, and return once it waits at an instant."""
+    return one.start(*withdrawal(one), at=at)
 
 
 def again(one: Delivery, spark: Any) -> None:
@@ -54,14 +60,17 @@ def is_whole(one: Delivery, before: list[Any]) -> None:
 
 @pytest.mark.timeout(900)
 def test_withdraw_killed_at_each_instant_finishes(delivered: Any, spark: Any) -> None:
-    """Kill a withdrawal at each instant and repeat it: the batch is voided, and its events come again,
-    late.
+    """Kill or crash a withdrawal at each instant and repeat it: the batch is voided, and its events come
+    again, late.
     """
     one = delivered("swapped-order")
     before = clickhouse_rows(one.settings, one.table)
     for instant in [*WITHDRAW, "close.before_progress", "close.after_progress", "close.before_end"]:
-        withdraw(one, at=instant).kill()
-    ended = withdraw(one).end()
+        if instant in KILLED:
+            withdraw(one, at=instant).kill()
+        else:
+            one.crash(*withdrawal(one), at=instant)
+    ended = one.said(*withdrawal(one))
     assert ended.code == 0 and "is out of ClickHouse and VOIDED" in ended.out, ended
     assert one.run_state(2)[0] == "CLOSED"
     again(one, spark)

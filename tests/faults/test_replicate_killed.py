@@ -13,10 +13,10 @@ from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
 from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic
+from tests.support.topics import Crashed, crashing
 
-# tests/integration/test_kafka_journal_random.py covers the instants between these by raising instead of
-# killing a process.
-INSTANTS = ("replicate.after_commit", "replicate.after_events")
+# tests/integration/test_kafka_journal_random.py covers the instants between these by crashes, too.
+CRASHED, KILLED = "replicate.after_commit", "replicate.after_events"
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterato
     """Return replicated(at=instant), which starts the command on a journal with every kind of action.
 
     Its attributes `.journal` and `.topic` are the journal and the topic; `.here()` replicates in this
-    process, with the session that all tests share.
+    process, with the session that all tests share, and `.crash(instant)` crashes there.
     """
     journal = kafka_journal()
     settings = journal.settings(SHORT_LIVED, segment_size=2)
@@ -42,6 +42,13 @@ def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterato
 
         def here(self) -> None:
             replicate(settings, journal.name, owner=f"o/{uuid.uuid4()}", spark=lambda: spark)
+
+        def crash(self, at: str) -> None:
+            with crashing(at), pytest.raises(Crashed):
+                self.here()
+            journal.stack.session.execute(
+                "DELETE FROM tagmill_test.leases WHERE pipeline = %s", (journal.name,)
+            )
 
     Journal.journal = journal  # type: ignore[attr-defined]
     yield Journal()
@@ -95,16 +102,17 @@ def expect_all(journal: KafkaJournal) -> None:
 
 @pytest.mark.timeout(900)
 def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
-    """Kill a replication before and in its writes: `status` says so until the next one has finished it."""
+    """Crash a replication before its writes and kill one in them: `status` says so until the next one has
+    finished it.
+    """
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     replicated.here()
     second_poll(topic)
-    for instant in INSTANTS:
-        replicated(at=instant).kill()
+    replicated.crash(CRASHED)
+    replicated(at=KILLED).kill()
     assert "replicate was begun 2 times since 20" in tagmill(journal.file, "status", "--json")[1]
-    ended = replicated("--json").end()
-    assert ended.code == 0, ended
+    replicated.here()
     expect_all(journal)
     assert journal.pointers() == {(topic.name, 0): 9}
     assert "begun" not in tagmill(journal.file, "status", "--json")[1]

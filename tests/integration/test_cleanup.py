@@ -27,6 +27,7 @@ from tests.support.commands import Command
 from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
 from tests.support.erasing import erased
 from tests.support.events import event, offset, this_hour
+from tests.support.topics import Crashed, crashing
 
 HOUR = timedelta(hours=1)
 BEGIN = this_hour() - timedelta(days=3)
@@ -450,23 +451,34 @@ def test_cleanup_deletes_exactly_proven_partitions(own):
 
 
 def test_cleanup_killed_and_repeated_deletes_the_same(whole):
-    """Kill a cleanup at each instant and run it again: it deletes the same rows and none written later."""
+    """Kill or crash a cleanup at each instant and run it again: it deletes the same rows and none written
+    later.
+    """
     audited(whole.settings, whole.name)
     arguments, first = ("cleanup", "--pipeline", whole.name, "--yes"), ("t", bucket(0))
 
-    def killed(instant):
-        Command(whole.file, *arguments, instant=instant).paused().kill()
+    def left():
         return records(whole.settings, whole.name), partitions(whole.settings, whole.name)
 
-    assert killed("cleanup.before_decision") == ({}, whole.all)
-    assert killed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, whole.all)
+    def killed(instant):
+        Command(whole.file, *arguments, instant=instant).paused().kill()
+        return left()
+
+    def crashed(instant):
+        with crashing(instant), pytest.raises(Crashed):
+            tagmill(whole.file, *arguments)
+        whole.journal.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (whole.name,))
+        return left()
+
+    assert crashed("cleanup.before_decision") == ({}, whole.all)
+    assert crashed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, whole.all)
     whole.journal.view(
         [event("late", 1, BEGIN + timedelta(minutes=7), "t")]
     )  # after the decision, before the deletion
     assert cleaned(whole.settings, delete=False)["buckets"] == 12
     assert killed("cleanup.after_delete") == ({first: ("CLEANING", 4)}, {**whole.all, first: 1})
-    ended = Command(whole.file, *arguments).end()
-    assert ended.code == 0 and "12 partitions of the view with 36 rows deleted" in ended.out, ended
+    code, out, err = tagmill(whole.file, *arguments)
+    assert code == 0 and "12 partitions of the view with 36 rows deleted" in out, err
     assert partitions(whole.settings, whole.name) == {first: 1}
     assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
 

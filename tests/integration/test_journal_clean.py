@@ -87,6 +87,57 @@ class Applied:
         return tagmill(self.file, "journal", "clean", "--pipeline", self.name, *arguments, answer=answer)
 
 
+# What tests share that clean up delivered events of their own persistence ids only.
+SHARED = [
+    *(
+        {**record, "partition_nr": (record["sequence_nr"] - 1) // 2}
+        for record in events("p", range(1, 41), BEGIN)
+    ),
+    *(
+        {**record, "partition_nr": 2 * (record["sequence_nr"] // 3)}
+        for record in events("q", range(1, 13), BEGIN)
+    ),
+    *(record for name in "abcd" for record in events(name, range(1, 6), BEGIN)),
+    *({**record, "partition_nr": 40} for name in "abcd" for record in events(name, range(6, 11), BEGIN)),
+    *({**record, "partition_nr": 9} for record in events("first", range(1, 6), BEGIN)),
+    *(record for name in "efkl" for record in events(name, range(1, 6), BEGIN)),
+    *(record for name in "ghijm" for record in events(name, range(1, 11), BEGIN)),
+]
+
+
+class Part:
+    """Some persistence ids of a journal that several tests share; the rest is that of the whole."""
+
+    def __init__(self, whole, ids):
+        self.whole, self.ids = whole, ids
+
+    def __getattr__(self, name):
+        return getattr(self.whole, name)
+
+    def _mine(self, found):
+        return {name: value for name, value in found.items() if name in self.ids}
+
+    def events(self):
+        """Return the sequence_nrs in the journal by persistence id."""
+        return self._mine(self.whole.events())
+
+    def deleted_to(self):
+        """Return the journal's deleted_to by persistence id."""
+        return self._mine(self.whole.deleted_to())
+
+    def kept_snapshots(self):
+        """Return the sequence_nrs of the snapshots by persistence id."""
+        return self._mine(snapshots(self.session, self.whole.snapshots))
+
+
+@pytest.fixture(scope="module")
+def shared(module_journal, module_settings, spark):
+    """Yield shared(ids), which returns these persistence ids of one delivered journal."""
+    whole = Applied(module_journal(), module_settings, spark, SHARED)
+    yield lambda ids: Part(whole, ids)
+    whole.session.execute(f"DROP KEYSPACE IF EXISTS {whole.snapshots}")
+
+
 @pytest.fixture
 def applied(journal, settings, spark):
     """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the
@@ -160,19 +211,11 @@ def test_clean_lost_events_are_still_audit_findings(applied, stack):
     assert {kind.value: count for kind, count in report.findings.items()} == {"extra_in_clickhouse": 3}
 
 
-def test_clean_reaches_emptied_and_skipped_partitions(applied):
+def test_clean_reaches_emptied_and_skipped_partitions(shared):
     """Delete events from every partition, also behind partitions that were emptied before or never
     written.
     """
-    records = [
-        {**record, "partition_nr": (record["sequence_nr"] - 1) // 2}
-        for record in events("p", range(1, 41), BEGIN)
-    ]
-    skipped = [
-        {**record, "partition_nr": 2 * (record["sequence_nr"] // 3)}
-        for record in events("q", range(1, 13), BEGIN)
-    ]
-    case = applied([*records, *skipped])
+    case = shared("pq")
     assert cleaned(case.settings, "p", "to", to=31)["events"] == 31
     assert cleaned(case.settings, "p", "to", to=35)["events"] == 4
     assert cleaned(case.settings, "q", "to", to=7)["events"] == 7
@@ -183,16 +226,9 @@ def test_clean_reaches_emptied_and_skipped_partitions(applied):
     assert cleaned(case.settings, "p", "all")["events"] == 5 and case.deleted_to()["p"] == 40
 
 
-def test_events_go_also_behind_several_empty_partitions(applied):
+def test_events_go_also_behind_several_empty_partitions(shared):
     """Delete events behind several empty partitions in each way, and count them in a dry run."""
-    ids = "abcd"
-    case = applied(
-        [
-            *(record for name in ids for record in events(name, range(1, 6), BEGIN)),
-            *({**record, "partition_nr": 40} for name in ids for record in events(name, range(6, 11), BEGIN)),
-            *({**record, "partition_nr": 9} for record in events("first", range(1, 6), BEGIN)),
-        ]
-    )
+    case = shared([*"abcd", "first"])
     add_snapshots(case.session, case.snapshots, "c", {9: BEGIN})
     assert cleaned(case.settings, "a", "all", delete=False)["events"] == 10
     assert cleaned(case.settings, "a", "all", views=True)["view_rows"] == 10
@@ -204,54 +240,54 @@ def test_events_go_also_behind_several_empty_partitions(applied):
     assert case.deleted_to() == {"a": 10, "b": 8, "c": 9, "d": 3, "first": 2}
 
 
-def test_clean_beyond_last_event_keeps_deleted_to(applied):
+def test_clean_beyond_last_event_keeps_deleted_to(shared):
     """Set deleted_to at most to the last event's number, and never back to a lower one."""
-    case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
-    cleaned(case.settings, "ab", "to", to=1000)
-    assert case.events() == {} and case.deleted_to() == {"a": 5, "b": 5}
+    case = shared("ef")
+    cleaned(case.settings, "ef", "to", to=1000)
+    assert case.events() == {} and case.deleted_to() == {"e": 5, "f": 5}
     before = case.state()
-    done = cleaned(case.settings, "ab", "to", to=3)
+    done = cleaned(case.settings, "ef", "to", to=3)
     assert (done["persistence_ids"], done["events"], done["unknown"]) == (2, 0, 0) and case.state() == before
 
 
-def test_clean_snapshots_kept_by_number_and_age(applied):
+def test_clean_snapshots_kept_by_number_and_age(shared):
     """Keep snapshots by number and by age, and delete the events before the oldest one kept."""
-    case = applied([record for name in "abcd" for record in events(name, range(1, 11), BEGIN)])
+    case = shared("ghij")
     taken = {2: BEGIN, 4: BEGIN + HOUR, 6: BEGIN + 2 * HOUR, 8: BEGIN + 3 * HOUR}
-    for name in "abc":
+    for name in "ghi":
         add_snapshots(case.session, case.snapshots, name, taken)
-    dry = cleaned(case.settings, ["a"], "before_snapshot", keep=2, delete=False)
-    assert (dry["events"], dry["snapshots"]) == (6, 2) and snapshots(case.session, case.snapshots)["a"] == [
+    dry = cleaned(case.settings, ["g"], "before_snapshot", keep=2, delete=False)
+    assert (dry["events"], dry["snapshots"]) == (6, 2) and case.kept_snapshots()["g"] == [
         2,
         4,
         6,
         8,
     ]
-    assert cleaned(case.settings, ["a"], "before_snapshot", keep=2)["snapshots"] == 2
-    assert cleaned(case.settings, ["b"], "snapshots", keep=1, keep_newer_than=BEGIN + HOUR / 2)["events"] == 0
-    cleaned(case.settings, ["c", "d"], "before_snapshot", keep=9)
-    assert snapshots(case.session, case.snapshots) == {"a": [6, 8], "b": [4, 6, 8], "c": [2, 4, 6, 8]}
+    assert cleaned(case.settings, ["g"], "before_snapshot", keep=2)["snapshots"] == 2
+    assert cleaned(case.settings, ["h"], "snapshots", keep=1, keep_newer_than=BEGIN + HOUR / 2)["events"] == 0
+    cleaned(case.settings, ["i", "j"], "before_snapshot", keep=9)
+    assert case.kept_snapshots() == {"g": [6, 8], "h": [4, 6, 8], "i": [2, 4, 6, 8]}
     whole = list(range(1, 11))
-    assert case.events() == {"a": whole[6:], "b": whole, "c": whole[2:], "d": whole}
-    cleaned(case.settings, ["b"], "snapshots")
-    assert snapshots(case.session, case.snapshots)["b"] == [8]
-    cleaned(case.settings, ["b"], "all")
-    assert snapshots(case.session, case.snapshots) == {"a": [6, 8], "c": [2, 4, 6, 8]}
-    assert "b" not in case.events() and case.deleted_to() == {"a": 6, "b": 10, "c": 2}
+    assert case.events() == {"g": whole[6:], "h": whole, "i": whole[2:], "j": whole}
+    cleaned(case.settings, ["h"], "snapshots")
+    assert case.kept_snapshots()["h"] == [8]
+    cleaned(case.settings, ["h"], "all")
+    assert case.kept_snapshots() == {"g": [6, 8], "i": [2, 4, 6, 8]}
+    assert "h" not in case.events() and case.deleted_to() == {"g": 6, "h": 10, "i": 2}
 
 
 # -- what is refused
 
 
-def test_clean_undelivered_events_refuse_whole_id(applied, tmp_path):
+def test_clean_undelivered_events_refuse_whole_id(shared, tmp_path):
     """Refuse an id with undelivered events as a whole and clean up the others; --force-undelivered deletes
     them all the same.
     """
-    case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
-    case.journal.both(events("a", range(6, 9), BEGIN))
-    before = [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row]
+    case = shared("kl")
+    case.journal.both(events("k", range(6, 9), BEGIN))
+    before = [row for row in case.state()["messages"] if "('persistence_id', 'k')" in row]
     ids = tmp_path / "ids"
-    ids.write_text("a\nb\n\nnobody\n")
+    ids.write_text("k\nl\n\nnobody\n")
     code, said, wrong = case.command("--persistence-ids", str(ids), "--to", "7", "--yes", "--json")
     done = json.loads(said)
     assert code == 3, wrong
@@ -263,19 +299,19 @@ def test_clean_undelivered_events_refuse_whole_id(applied, tmp_path):
     )
     text = done["refusals"][0]["text"]
     assert (
-        "persistence id 'a', tag 't'" in text
+        "persistence id 'k', tag 't'" in text
         and "delivered to sequence_nr 5; 2 events up to sequence_nr 7 would be lost" in text
     )
     assert "left untouched; --force-undelivered deletes them all the same" in text
-    assert case.events() == {"a": list(range(1, 9))} and case.deleted_to() == {"b": 5}
-    assert [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row] == before
-    code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes")
+    assert case.events() == {"k": list(range(1, 9))} and case.deleted_to() == {"l": 5}
+    assert [row for row in case.state()["messages"] if "('persistence_id', 'k')" in row] == before
+    code, said, _ = case.command("--persistence-id", "k", "--to", "7", "--yes")
     assert code == 3 and "1 refused" in said
-    assert case.command("--persistence-id", "a", "--to", "5", "--yes")[0] == 0 and case.events() == {
-        "a": [6, 7, 8]
+    assert case.command("--persistence-id", "k", "--to", "5", "--yes")[0] == 0 and case.events() == {
+        "k": [6, 7, 8]
     }
-    code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes", "--force-undelivered")
-    assert code == 0 and case.events() == {"a": [8]}
+    code, said, _ = case.command("--persistence-id", "k", "--to", "7", "--yes", "--force-undelivered")
+    assert code == 0 and case.events() == {"k": [8]}
 
 
 def test_clean_held_or_never_delivered_is_refused(applied):
@@ -322,9 +358,9 @@ def test_what_begins_before_the_pipeline_does_stays(applied):
     assert case.events() == {"s": list(range(1, 11))}
 
 
-def test_clean_asks_every_pipeline_on_journal(applied):
+def test_clean_asks_every_pipeline_on_journal(shared):
     """Ask every pipeline on the journal, but not about tags and times that it never wanted."""
-    case = applied(events("m", range(1, 11), BEGIN))
+    case = shared("m")
     chosen = case.settings.pipeline(case.name)
 
     def beside(**keys):

@@ -14,13 +14,17 @@ from local.layout import ROOT
 from tagmill.domain.timeuuid import from_datetime, ticks, to_datetime
 from tagmill.errors import ConfigurationError, EventsMissing, TerminalError
 from tagmill.queries import ReadJournal, by_persistence_id, by_tag, in_order
-from tests.support.commands import Command
-from tests.support.delivery import known_to_spark, only
+from tagmill.spark import session
+from tests.support.delivery import known_to_spark, only, tagmill
 from tests.support.events import SECOND, event, events, offset_at
 
 BEGIN = datetime(2026, 6, 1, 10, tzinfo=UTC)
 HOUR = {"bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "tags": ["t"]}
-HEALTHY = ["orders", "odd-names", "deleted-events", "partition-boundary", "minute-buckets"]
+# The tests below compare orders and minute-buckets as well.
+OTHERS = [
+    pytest.param(case, marks=pytest.mark.long) for case in ("orders", "partition-boundary", "minute-buckets")
+]
+HEALTHY = ["odd-names", "deleted-events", *OTHERS]
 
 
 @pytest.fixture
@@ -211,7 +215,11 @@ def test_an_event_that_is_null_comes_as_null(keyspace, read_journal):
 
 
 @pytest.mark.parametrize(
-    "case", ["orders", "partition-boundary", "odd-names", "deleted-events", "legacy-tags"]
+    "case",
+    [
+        *("partition-boundary", "deleted-events", "legacy-tags"),
+        *(pytest.param(case, marks=pytest.mark.long) for case in ("orders", "odd-names")),
+    ],
 )
 def test_events_by_persistence_id_equal_journal(case, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("messages", "metadata", "all_persistence_ids")), case=case)
@@ -375,27 +383,17 @@ def test_the_example_of_the_documents_runs(keyspace, settings, spark, monkeypatc
     assert "OrderPlaced" in capsys.readouterr().out
 
 
-def test_the_command_shows_events(keyspace, settings):
+def test_the_command_shows_events(keyspace, settings, spark, monkeypatch):
     configured = settings(keyspace("orders", ("tag_views", "messages")), case="orders")
     file, expected = settings.file(only(configured)), Case("orders").delivered("order")
-    ended = Command(
-        file,
-        "events",
-        "-p",
-        only(configured),
-        "--tag",
-        "order",
-        "--from",
-        expected[9][2],
-        "--limit",
-        "3",
-        "--json",
-    ).end()
-    assert ended.code == 0, ended
-    rows = [json.loads(line) for line in ended.out.splitlines()]
+    known_to_spark(configured, only(configured), spark, ("tag_views", "messages"), ())
+    monkeypatch.setattr(session, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    asked = ("--tag", "order", "--from", expected[9][2], "--limit", "3", "--json")
+    code, out, err = tagmill(file, "events", "-p", only(configured), *asked)
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["persistence_id"], row["sequence_nr"], row["offset"]) for row in rows] == expected[10:13]
     assert json.loads(rows[0]["event"])["order"] == rows[0]["persistence_id"]
-    ended = Command(file, "events", "-p", only(configured)).end()
-    assert (
-        ended.code == 2 and ended.error == "error: give one of --tag and --persistence-id. Nothing was read"
-    )
+    code, _, err = tagmill(file, "events", "-p", only(configured))
+    assert (code, err) == (2, "error: give one of --tag and --persistence-id. Nothing was read\n")

@@ -321,10 +321,10 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
 
 
 def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, spark):
-    journal = keyspace("orders")
-    hour = settings(journal, case="orders")
+    journal = keyspace("partition-boundary")
+    hour = settings(journal, case="partition-boundary")
     schema.apply(hour)
-    (row, *_) = recorded("orders", "tag_write_progress")
+    (row, *_) = recorded("partition-boundary", "tag_write_progress")
 
     def writes(text):
         if text.startswith("comparing"):

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Cluster, NoHostAvailable, Session
 from pydantic import SecretStr
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from local.cassandra import Cassandra as CassandraServer
 from local.fixtures import WITHOUT_VIEWS, load_case
@@ -20,9 +22,9 @@ from tagmill.spark import session as sparksession
 from tests.conftest import SettingsFactory
 from tests.support.building import recorded, rows
 from tests.support.delivery import as_row, clickhouse_rows, only, tagmill
-from tests.support.stack import CASSANDRA_FLAGS, JARS, Stack, free_port
+from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, Stack, free_port
 
-CASE, WORKER, PASSWORD = "orders", "worker", "sesame-4711"
+CASE, WORKER, PASSWORD = "partition-boundary", "worker", "sesame-4711"
 
 
 @dataclass
@@ -47,28 +49,39 @@ class Guarded:
                     self.session.execute(f"{verb.format(one, name)} {WORKER}")
 
 
+@retry(
+    retry=retry_if_exception_type(NoHostAvailable),
+    stop=stop_after_delay(60),
+    wait=wait_fixed(0.5),
+    reraise=True,
+)
+def superuser(port: int) -> Session:
+    """Connect as the first user, whom a new node makes some time after it answers."""
+    login = PlainTextAuthProvider("cassandra", "cassandra")
+    return Cluster(["127.0.0.1"], port=port, auth_provider=login, protocol_version=5).connect()
+
+
 @pytest.fixture(scope="module")
 def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Start a Cassandra with passwords and the role `worker`."""
     port = free_port(beside=10000)
     server = CassandraServer(
-        stack.home / "cassandra-with-rights", port, JARS, heap="512m", passwords=True, flags=CASSANDRA_FLAGS
+        stack.home / "cassandra-with-rights",
+        port,
+        JARS,
+        heap="512m",
+        passwords=True,
+        flags=CASSANDRA_FLAGS,
+        tokens=CASSANDRA_TOKENS,
     )
-    server.start()
-    cluster = Cluster(
-        ["127.0.0.1"],
-        port=port,
-        auth_provider=PlainTextAuthProvider("cassandra", "cassandra"),
-        protocol_version=5,
-    )
-    try:
-        session = cluster.connect()
+    with ExitStack() as at_the_end:
+        at_the_end.callback(server.stop)
+        server.start()
+        session = superuser(port)
+        at_the_end.callback(session.cluster.shutdown)
         session.execute(f"CREATE ROLE {WORKER} WITH PASSWORD = '{PASSWORD}' AND LOGIN = true")
         own = Stack(stack.home, server, stack.clickhouse, session)
         yield Guarded(stack, session, SettingsFactory(own, tmp_path_factory.mktemp("rights")))
-    finally:
-        cluster.shutdown()
-        server.stop()
 
 
 @pytest.fixture

@@ -55,7 +55,11 @@ def stopped(settings, spark, *, held=()):
 
 @pytest.mark.parametrize(
     ("case", "configured", "right"),
-    [("gap-middle", "Day", "Hour"), ("gap-middle", "Minute", "Hour"), ("minute-buckets", "Hour", "Minute")],
+    [
+        pytest.param("gap-middle", "Day", "Hour", marks=pytest.mark.long),
+        ("gap-middle", "Minute", "Hour"),
+        ("minute-buckets", "Hour", "Minute"),
+    ],
 )
 def test_run_wrong_bucket_size_stops_naming_right_one(keyspace, settings, spark, case, configured, right):
     wrong = settings(keyspace(case), case=case, bucket_size=configured)

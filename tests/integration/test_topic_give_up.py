@@ -122,6 +122,17 @@ STATES = [
     pytest.param(some_there, "CLOSED", id="some-there-file-gone", marks=pytest.mark.long),
     pytest.param(some_there_without_files, None, id="some-there-manifest-gone"),
 ]
+OF_JOURNAL = [
+    *(
+        pytest.param(make, ends, id=make.__name__, marks=pytest.mark.long)
+        for make, ends in (
+            (planned, "ABANDONED"),
+            (all_new, "ABANDONED"),
+            (some_there, "CLOSED"),
+        )
+    ),
+    STATES[-1],
+]
 
 
 def without_lease(one):
@@ -156,7 +167,7 @@ def test_give_up_topic_next_run_delivers(shop, make, ends):
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
 
 
-@pytest.mark.parametrize(("make", "ends"), STATES)
+@pytest.mark.parametrize(("make", "ends"), OF_JOURNAL)
 def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
     """Give up a Kafka Journal's run in each state.
 

@@ -258,7 +258,13 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
     assert code == 0 and "product_id" in out
 
 
-@pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
+@pytest.mark.parametrize(
+    "factor",
+    [
+        pytest.param(1000, id="microseconds", marks=pytest.mark.long),
+        pytest.param(1_000_000, id="nanoseconds"),
+    ],
+)
 def test_deliver_odd_producer_clock_stops_nothing(shop, factor):
     """Send records whose timestamps count micro- or nanoseconds, or are below 0: only one past 2100 becomes a
     dead letter.
@@ -390,7 +396,9 @@ def test_deliver_recreated_longer_topic_is_refused(shop, kafka):
     assert one.products() == [1, 2, 5, 6]
 
 
-@pytest.mark.parametrize("length", [1, 4], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "length", [pytest.param(1, id="shorter", marks=pytest.mark.long), pytest.param(4, id="longer")]
+)
 def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     """Recreate a topic, shorter or longer than before, and deliver it with --recreated, also after a
     crash.

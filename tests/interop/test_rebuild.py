@@ -81,7 +81,7 @@ def last(view):
     [
         pytest.param("Day", ("--payload", "string"), {}, marks=pytest.mark.long),
         ("Minute", ("--payload", "json-order", *SMALL), dict(NAMES.values())),
-        ("Hour", ("--payload", "bytes", "--replicated"), {}),
+        pytest.param("Hour", ("--payload", "bytes", "--replicated"), {}, marks=pytest.mark.long),
     ],
     ids=["day", "minute, small partitions, tables with other names", "hour, replicated"],
 )  # fmt: skip

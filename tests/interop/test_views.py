@@ -36,7 +36,7 @@ def journal_of(stack, keyspace, tag):
 @pytest.mark.parametrize(
     ("bucket", "options"),
     [
-        ("Day", ("--payload", "string")),
+        pytest.param("Day", ("--payload", "string"), marks=pytest.mark.long),
         (
             "Minute",
             (

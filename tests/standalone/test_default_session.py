@@ -1,4 +1,7 @@
-"""Each job in Spark's own configuration, as users run it: adaptive execution and code generation on."""
+"""Each job in Spark's own configuration, as users run it: adaptive execution and code generation on.
+
+bin/run (test_run.py) builds views and delivers views and a topic in that configuration, too.
+"""
 
 import json
 
@@ -73,6 +76,7 @@ def shop(stack, kafka, session, tmp_path):
     yield from made(stack, kafka, session, tmp_path)
 
 
+@pytest.mark.long
 def test_topic_jobs_in_default_session(shop):
     """Deliver a topic, some events of it twice: each arrives once, in Kafka's order."""
     topic = shop()

@@ -13,21 +13,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-# Each suite runs in a process with its own servers, if it needs any; the longest suite comes first.
+# Each suite runs in a process with its own servers, if it needs any.
 SUITES = {
-    "integration": ("tests/integration",),
-    "faults": ("tests/faults",),
+    "servers": ("tests/integration", "tests/faults", "tests/interop"),
     "standalone": ("tests/standalone",),
-    "interop": ("tests/interop",),
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
 AT_ONCE = 3
-# Suites that are too long for one process, with the number of processes that share their modules.
-PARTS = {"integration": 2}
+# The suite whose modules several processes share (tests.support.sharing), if a whole folder of it runs. The last
+# of these processes comes behind the other suites.
+SHARED = "servers"
 # What stands for paths: `quick` has the rules, the DAGs' integrity, and one delivery on real servers.
 NAMED = {
     "unit": ("tests/unit",),
@@ -54,24 +54,13 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     split: dict[str, list[str]] = {suite: [] for suite in SUITES}
     for path in paths:
         suites = (suite for suite, homes in SUITES.items() if path.removeprefix("./").startswith(homes))
-        split[next(suites, "integration")].append(path)
-    return {part: shares for name, found in split.items() for part, shares in dealt(name, found)}, options
-
-
-def dealt(suite: str, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each process of a suite with its paths.
-
-    A suite that is too long for one process and is run whole deals out its modules in turn.
-    """
-    if suite in PARTS and list(paths) == list(SUITES[suite]):
-        modules = [
-            str(module.relative_to(ROOT))
-            for path in paths
-            for module in sorted((ROOT / path).rglob("test_*.py"))
-        ]
-        yield from ((f"{suite}-{part + 1}", modules[part :: PARTS[suite]]) for part in range(PARTS[suite]))
-    elif paths:
-        yield suite, list(paths)
+        split[next(suites, SHARED)].append(path)
+    shared = split.pop(SHARED)
+    others = {suite: found for suite, found in split.items() if found}
+    if not any((ROOT / path).is_dir() for path in shared):
+        return ({SHARED: shared} if shared else {}) | others, options
+    *first, last = (f"{SHARED}-{part + 1}" for part in range(AT_ONCE))
+    return dict.fromkeys(first, shared) | others | {last: shared}, options
 
 
 def count(junit: ET.Element) -> Counter[str]:
@@ -96,12 +85,26 @@ def failed(junit: ET.Element) -> Iterator[str]:
             )
 
 
-def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
-    """Run one suite, print its lines as they come with its name in front, and return pytest's exit status."""
+def run(options: Sequence[str], taken: str, suite: str, paths: Sequence[str]) -> int:
+    """Run one suite, print its lines as they come with its name in front, and return pytest's exit status.
+
+    `taken` is the folder where the processes that share modules note theirs.
+    """
     report = RESULTS / f"{suite}.xml"
     report.unlink(missing_ok=True)
+    share = ["-p", "tests.support.sharing", f"--share={taken}"] if suite.startswith(f"{SHARED}-") else []
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
-    command = [python, "-m", "pytest", "-v", "--durations=10", f"--junit-xml={report}", *options, *paths]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-v",
+        "--durations=10",
+        f"--junit-xml={report}",
+        *share,
+        *options,
+        *paths,
+    ]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -117,8 +120,9 @@ def main(arguments: Sequence[str]) -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     total: Counter[str] = Counter()
     status, began = 0, time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        codes = dict(zip(split, pool.map(partial(run, options), split, split.values()), strict=True))
+    with TemporaryDirectory() as taken, ThreadPoolExecutor(AT_ONCE) as pool:
+        work = partial(run, options, taken)
+        codes = dict(zip(split, pool.map(work, split, split.values()), strict=True))
     for suite, code in codes.items():
         if code not in (0, NO_TESTS):
             status = status or code

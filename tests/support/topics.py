@@ -45,7 +45,7 @@ class Shop:
         of_topic = (
             {}
             if "kind" in self.keys
-            else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1}
+            else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1, "shards": 3}
         )
         wanted = {**of_topic, "destination": self.name, "seconds_between_inserts": 0, **self.keys}
         lines = [
