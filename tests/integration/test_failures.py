@@ -282,6 +282,8 @@ def test_command_driver_fails_one_line_right_status(fixture, spark, monkeypatch)
     pushing = {"clickhouse": f"raw_insert .*{name}", "disk": "part|batch"}
     fails_in_drivers(settings, file, "run deliver", (), pushing)
     assert_unchanged(before, fixture.contents(settings))
+    taken_over = steps.plan(settings, name, owner=this_process())
+    at = (taken_over["run"], taken_over["fence"])
     steps.push(settings, name, *at, owner=this_process())
     steps.close(settings, name, *at, owner=this_process())
     before = fixture.contents(settings)
@@ -362,6 +364,8 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path, own_ledger
         {"clickhouse": f"raw_insert .*{one.name}", "disk": "part|batch"},
     )
     assert_unchanged(before, breaking.contents(session_of_test, one.settings))
+    taken_over = topic_steps.plan(one.settings, one.name, owner=owner)
+    at = (taken_over["run"], taken_over["fence"])
     topic_steps.push(one.settings, one.name, *at, owner=owner)
     topic_steps.close(one.settings, one.name, *at, owner=owner)
     one.configure(shards=7)
