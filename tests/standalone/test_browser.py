@@ -154,13 +154,16 @@ OTHER_FORMS = [
 ]
 
 
-def triggered(page, delivered, dag):
-    """Open a DAG's form while the DAG is paused and trigger it; return the run, which waits and is deleted."""
+def triggered(page, delivered, dag, fill=lambda opened: None):
+    """Open a DAG's form while the DAG is paused, fill it in and trigger it; return the run, which waits and is
+    deleted.
+    """
     paused = delivered.call("GET", f"/dags/{dag}")["is_paused"]
     delivered.api.pause(dag, True)
     page.goto(f"/dags/{dag}")
     page.get_by_role("button", name="Trigger Dag").click()
     opened = page.get_by_role("dialog")
+    fill(opened)
     opened.get_by_text(f"Unpause {dag} on trigger").click()
     expect(button(opened)).to_be_enabled()
     button(opened).click()
@@ -177,6 +180,46 @@ def test_form_is_triggered_as_it_opens(page, delivered, dag):
     """Trigger each form with its defaults, which the browser accepts."""
     made = triggered(page, delivered, dag)
     assert made["state"] == "queued" and made["conf"].get("dry_run", True) is True
+
+
+def choose(opened, operation):
+    """Choose an operation, and open the section with the fields that only it has."""
+    chooser = opened.locator("#element_operation").get_by_role("combobox")
+    chooser.fill(f"{operation}:")
+    chooser.press("Enter")
+    opened.get_by_role("button", name=operation, exact=True).click()
+
+
+def rebucket(opened):
+    """Choose the operation `views rebucket` and the bucket size that it needs."""
+    choose(opened, "views rebucket")
+    opened.locator("[name=element_bucket_size]").fill("Minute")
+
+
+def migrate(opened):
+    """Choose the operation `views migrate` and one of its steps."""
+    choose(opened, "views migrate")
+    steps = opened.get_by_role("combobox", name="Select one or multiple values").first
+    steps.fill("tables")
+    steps.press("Enter")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fill", "chosen"),
+    [
+        (rebucket, {"operation": "views rebucket", "bucket_size": "Minute"}),
+        (migrate, {"operation": "views migrate", "steps": ["tables"]}),
+    ],
+    ids=["rebucket", "migrate"],
+)
+def test_form_with_chosen_operation_is_triggered(page, delivered, fill, chosen):
+    """Choose an operation other than that with which the form opens, and its fields: a dry run waits with
+    them.
+    """
+    made = triggered(page, delivered, "maintenance_orders", fill)
+    assert made["state"] == "queued" and made["conf"]["dry_run"] is True
+    assert {name: made["conf"][name] for name in chosen} == chosen
 
 
 def test_steps_of_migration_are_listed(page, delivered):
