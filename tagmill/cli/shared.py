@@ -142,14 +142,13 @@ def one_line() -> Iterator[None]:
             yield
     except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
         raise
-    except TagmillError as error:
-        raise _ended(error) from None
     except KeyboardInterrupt as error:
         raise signals.ended(error) from None
     except Exception as error:
         if errors.was_interrupted(error):
             raise signals.ended(error) from None
-        raise _ended(errors.tell(error, log_folder(), "tagmill")) from None
+        told = error if isinstance(error, TagmillError) else errors.tell(error, log_folder(), "tagmill")
+        raise _ended(told) from None
 
 
 def _ended(error: TagmillError) -> typer.Exit:

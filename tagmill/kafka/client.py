@@ -333,12 +333,14 @@ class Kafka:
             return refused
         cause: KafkaError = error.args[0]
         text = f"{self.where}: {cause.str().strip()}"
-        if cause.code() == KafkaError._INVALID_ARG:
+        if cause.code() == KafkaError._INVALID_ARG or cause.code() in REFUSED:
             return ConfigurationError(
-                f"{text}. Nothing was done; correct [kafka], or its user name and password"
+                f"{text}. Nothing was done; correct [kafka], its user name and password, or the user's rights"
             )
-        if cause.code() in REFUSED | UNKNOWN:
-            return ConfigurationError(f"{text}. Nothing was done")
+        if cause.code() in UNKNOWN:
+            return ConfigurationError(
+                f"{text}. Nothing was done; correct the topics of [pipelines], or the user's rights"
+            )
         return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")
 
 

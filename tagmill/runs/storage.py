@@ -6,6 +6,7 @@ Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt
 manifest.json, progress, holds.
 """
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyarrow import fs
 
-from tagmill.errors import SealedFileDamaged, StoreUnavailable
+from tagmill.errors import ConfigurationError, SealedFileDamaged, StoreUnavailable, TagmillError
 from tagmill.runs.privacy import make_file
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Bytes that are read at once to compute a digest.
 CHUNK = 8 * 1024 * 1024
+# Errors of the file system that no repetition cures.
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class RunFiles:
@@ -65,18 +68,17 @@ class RunFiles:
 
     @contextmanager
     def create(self, relative: str) -> Iterator[BinaryIO]:
-        """Open a new file to write to, piece by piece; raises StoreUnavailable if it can't be written."""
-        try:
+        """Open a new file to write to, piece by piece.
+
+        Raises StoreUnavailable if it can't be written, ConfigurationError if it may not be.
+        """
+        with self._told(relative, "written", ". Nothing was committed"):
             if "://" in self.root:
                 self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
             else:
                 make_file(Path(self.path(relative)))
             with self.filesystem.open_output_stream(self.path(relative)) as stream:
                 yield cast(BinaryIO, stream)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{self.url(relative)} can't be written: {error}. Nothing was committed"
-            ) from None
 
     def open(self, relative: str) -> BinaryIO:
         """Open a file to read from, seekable; raises SealedFileDamaged if it is gone."""
@@ -87,20 +89,33 @@ class RunFiles:
         """Open a sealed file to read from, seekable; raises SealedFileDamaged if its bytes are not those that
         were sealed.
         """
-        with self._readable(relative):
-            found = self.digest(relative)[1]
-        if found != sha256:
+        if self.digest(relative)[1] != sha256:
             raise self._damaged(relative, "has other bytes than were sealed")
         return self.open(relative)
 
     @contextmanager
     def _readable(self, relative: str) -> Iterator[None]:
+        with self._told(relative, "read"):
+            try:
+                yield
+            except FileNotFoundError:
+                raise self._damaged(relative, "is gone") from None
+
+    @contextmanager
+    def _told(self, relative: str, action: str, untouched: str = "") -> Iterator[None]:
+        """Raise an error of the file system as one line that names the file or folder, and `action` (a
+        participle), which failed.
+
+        Arrow's errors have no file name.
+        """
         try:
             yield
-        except FileNotFoundError:
-            raise self._damaged(relative, "is gone") from None
         except OSError as error:
-            raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
+            line = f"{self.url(relative)} can't be {action}: {error}{untouched}"
+            if error.errno in REFUSED or "ACCESS_DENIED" in str(error):
+                line += ". Correct the rights there, then run the same command again"
+                raise ConfigurationError(line) from None
+            raise StoreUnavailable(line) from None
 
     def _damaged(self, relative: str, problem: str) -> SealedFileDamaged:
         return SealedFileDamaged(
@@ -110,7 +125,7 @@ class RunFiles:
     def digest(self, relative: str) -> tuple[int, str]:
         """Return the size of a file in bytes and its SHA-256."""
         digest, size = hashlib.sha256(), 0
-        with self.filesystem.open_input_stream(self.path(relative)) as stream:
+        with self._readable(relative), self.filesystem.open_input_stream(self.path(relative)) as stream:
             while chunk := stream.read(CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
@@ -118,12 +133,7 @@ class RunFiles:
 
     def names(self, relative: str) -> list[str]:
         """Return the names of the files directly in a folder, sorted; an absent folder has none."""
-        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
-        return sorted(
-            info.base_name
-            for info in self.filesystem.get_file_info(selector)
-            if info.type == fs.FileType.File
-        )
+        return sorted(info.base_name for info in self._listed(relative, fs.FileType.File))
 
     def parquet(self, folder: str) -> list[str]:
         """Return the Parquet files directly in a folder, relative to the root, sorted."""
@@ -141,37 +151,32 @@ class RunFiles:
 
     def folders(self, relative: str) -> list[str]:
         """Return the names of the folders directly in a folder, sorted; an absent folder has none."""
-        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
-        return sorted(
-            info.base_name
-            for info in self.filesystem.get_file_info(selector)
-            if info.type == fs.FileType.Directory
-        )
+        return sorted(info.base_name for info in self._listed(relative, fs.FileType.Directory))
 
     def below(self, relative: str) -> list[str]:
         """Return all files below a folder at any depth, relative to the root, sorted; an absent folder has
         none.
         """
-        selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
-        found = (
-            info.path for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File
-        )
+        found = (info.path for info in self._listed(relative, fs.FileType.File, recursive=True))
         return sorted(path.removeprefix(f"{self.base}/") for path in found)
+
+    def _listed(self, relative: str, kind: fs.FileType, *, recursive: bool = False) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=recursive)
+        with self._told(relative, "listed"):
+            return [info for info in self.filesystem.get_file_info(selector) if info.type == kind]
 
     def remove(self, relative: str) -> None:
         """Remove one file."""
-        self.filesystem.delete_file(self.path(relative))
+        with self._told(relative, "removed"):
+            self.filesystem.delete_file(self.path(relative))
 
     def remove_older(self, relative: str, moment: datetime) -> int:
         """Remove the files directly in a folder that were last written before a moment; return how many."""
-        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
-        old = [
-            info
-            for info in self.filesystem.get_file_info(selector)
-            if info.type == fs.FileType.File and info.mtime is not None and info.mtime < moment
-        ]
+        listed = self._listed(relative, fs.FileType.File)
+        old = [info for info in listed if info.mtime is not None and info.mtime < moment]
         for info in old:
-            self.filesystem.delete_file(info.path)
+            with self._told(relative, "cleared"):
+                self.filesystem.delete_file(info.path)
         return len(old)
 
     def remove_attempts(self, pipeline: str, run: int, *, but: str | None = None) -> None:
@@ -182,10 +187,11 @@ class RunFiles:
             if name.startswith("attempt-") and name != f"attempt-{but}":
                 # A process that still writes there can't commit anything. What can't be removed now is
                 # removed with the run.
-                with suppress(OSError):
+                with suppress(TagmillError):
                     self.remove_folder(f"{folder}/{name}")
 
     def remove_folder(self, relative: str) -> None:
         """Remove a folder with its content, if it exists."""
-        if self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.Directory:
-            self.filesystem.delete_dir(self.path(relative))
+        with self._told(relative, "removed"):
+            if self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.Directory:
+                self.filesystem.delete_dir(self.path(relative))

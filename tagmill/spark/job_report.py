@@ -94,17 +94,16 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
         yield report
         report.message = str(report.result.get("message", ""))
         report.docs = report.result.get("docs")
-    except TagmillError as error:
-        _failed(report, error, type(error).__name__)
     except KeyboardInterrupt:
-        report.exit_code, report.error, report.error_type = (
-            130,
-            "stopped; nothing is lost, try again",
-            "KeyboardInterrupt",
-        )
+        _interrupted(report)
     except Exception as error:
-        told = errors.tell(error, _log_folder(args), f"{step} {args.pipeline}")
-        _failed(report, told, type(error if isinstance(told, UnexpectedError) else told).__name__)
+        if errors.was_interrupted(error):
+            _interrupted(report)
+        elif isinstance(error, TagmillError):
+            _failed(report, error, type(error).__name__)
+        else:
+            told = errors.tell(error, _log_folder(args), f"{step} {args.pipeline}")
+            _failed(report, told, type(error if isinstance(told, UnexpectedError) else told).__name__)
     report.seconds = round(time.monotonic() - start, 3)
     if file := args.report:
         part = file.with_suffix(".part")
@@ -112,6 +111,11 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
         part.write_text(json.dumps(report.as_json(), indent=1), encoding="utf-8")
         part.replace(file)
     print(report.error or report.message, flush=True)
+
+
+def _interrupted(report: JobReport) -> None:
+    report.exit_code, report.error_type = 130, "KeyboardInterrupt"
+    report.error = "stopped; nothing is lost, try again"
 
 
 def _failed(report: JobReport, error: TagmillError, kind: str) -> None:

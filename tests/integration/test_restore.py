@@ -156,6 +156,32 @@ def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
     assert not world.deliver()
 
 
+def test_restore_waits_for_sealed_run(world):
+    """Restore a ledger by ordinary inserts that was copied while a run was sealed: that run ends first."""
+    world.write()
+    world.deliver()
+    world.write()
+    planned = steps.plan(world.settings, world.name, owner=OWNER)
+    at = (planned["run"], planned["fence"])
+    known_to_spark(world.settings, world.name, world.spark)
+    steps.seal(world.settings, world.name, *at, owner=OWNER, spark=world.spark)
+    copied = restoring.copy(world.session, world.ledger)
+    for _ in range(2):
+        world.deliver()
+        world.write()
+    restoring.restore(world.session, world.ledger, copied, own_times=False)
+    with pytest.raises(ForeignWriteTime, match="stays SEALED.*ledger restore"):
+        world.deliver()
+    command = ("ledger", "restore", "-p", world.name, "--why", "test", "--yes")
+    code, _, said = tagmill(world.file, *command)
+    assert code == 2 and "is SEALED" in said and "First finish it: tagmill run deliver" in said
+    with pytest.raises(GuardRefused, match="ends with run.*Nothing was sealed.*ledger restore"):
+        world.deliver()
+    world.restore("--yes")
+    world.deliver()
+    world.assert_delivered_once()
+
+
 INSTANTS = (
     "restore.base_raised",
     "restore.progress_written",

@@ -64,8 +64,15 @@ format = "json"
 destination = "products"
 schedule = "@yearly"
 cleanup_schedule = "* * * * *"
+expire_schedule = "@yearly"
 max_records_per_run = 4
 batch_min_rows = 1
+[pipelines.cart_events]
+kind = "kafka_journal_events"
+keyspace = "carts_by_airflow"
+destination = "cart_events"
+schedule = "@yearly"
+cleanup_schedule = "@yearly"
 """
 
 

@@ -149,13 +149,13 @@ def test_dialog_chosen_params_run_succeeds(page, dialog, delivered, append, stac
 FORMS = ["maintenance_orders", "maintenance_products", "maintenance_carts"]
 OTHER_FORMS = [
     *("deliver_orders", "audit_orders", "cleanup_orders"),
-    *("deliver_products", "cleanup_products", "replicate_carts", "purge_carts"),
+    *("deliver_products", "cleanup_products", "expire_products", "replicate_carts", "purge_carts"),
+    *("deliver_cart_events", "cleanup_cart_events"),
 ]
 
 
-@pytest.mark.parametrize("dag", [*FORMS, *(pytest.param(dag, marks=pytest.mark.long) for dag in OTHER_FORMS)])
-def test_form_is_triggered_as_it_opens(page, delivered, dag):
-    """Trigger each form with its defaults, which the browser accepts; the run of the paused DAG waits and is
+def triggered(page, delivered, dag, fill=lambda opened: None):
+    """Open a DAG's form while the DAG is paused, fill it in and trigger it; return the run, which waits and is
     deleted.
     """
     paused = delivered.call("GET", f"/dags/{dag}")["is_paused"]
@@ -163,15 +163,63 @@ def test_form_is_triggered_as_it_opens(page, delivered, dag):
     page.goto(f"/dags/{dag}")
     page.get_by_role("button", name="Trigger Dag").click()
     opened = page.get_by_role("dialog")
+    fill(opened)
     opened.get_by_text(f"Unpause {dag} on trigger").click()
     expect(button(opened)).to_be_enabled()
     button(opened).click()
     page.wait_for_url(re.compile("/runs/manual__"))
     run = page.url.rpartition("/")[2]
     made = delivered.call("GET", f"/dags/{dag}/dagRuns/{run}")
-    assert made["state"] == "queued" and made["conf"].get("dry_run", True) is True
     delivered.call("DELETE", f"/dags/{dag}/dagRuns/{run}")
     delivered.api.pause(dag, paused)
+    return made
+
+
+@pytest.mark.parametrize("dag", [*FORMS, *(pytest.param(dag, marks=pytest.mark.long) for dag in OTHER_FORMS)])
+def test_form_is_triggered_as_it_opens(page, delivered, dag):
+    """Trigger each form with its defaults, which the browser accepts."""
+    made = triggered(page, delivered, dag)
+    assert made["state"] == "queued" and made["conf"].get("dry_run", True) is True
+
+
+def choose(opened, operation):
+    """Choose an operation, and open the section with the fields that only it has."""
+    chooser = opened.locator("#element_operation").get_by_role("combobox")
+    chooser.fill(f"{operation}:")
+    chooser.press("Enter")
+    opened.get_by_role("button", name=operation, exact=True).click()
+
+
+def rebucket(opened):
+    """Choose the operation `views rebucket` and the bucket size that it needs."""
+    choose(opened, "views rebucket")
+    opened.locator("[name=element_bucket_size]").fill("Minute")
+
+
+def migrate(opened):
+    """Choose the operation `views migrate` and one of its steps."""
+    choose(opened, "views migrate")
+    steps = opened.get_by_role("combobox", name="Select one or multiple values").first
+    steps.fill("tables")
+    steps.press("Enter")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fill", "chosen"),
+    [
+        (rebucket, {"operation": "views rebucket", "bucket_size": "Minute"}),
+        (migrate, {"operation": "views migrate", "steps": ["tables"]}),
+    ],
+    ids=["rebucket", "migrate"],
+)
+def test_form_with_chosen_operation_is_triggered(page, delivered, fill, chosen):
+    """Choose an operation other than that with which the form opens, and its fields: a dry run waits with
+    them.
+    """
+    made = triggered(page, delivered, "maintenance_orders", fill)
+    assert made["state"] == "queued" and made["conf"]["dry_run"] is True
+    assert {name: made["conf"][name] for name in chosen} == chosen
 
 
 def test_steps_of_migration_are_listed(page, delivered):

@@ -232,6 +232,7 @@ class KafkaJournal:
     port: int
     folder: Path
     name: str = field(default_factory=lambda: f"j_{uuid.uuid4().hex[:10]}")
+    ledger: str = "tagmill_test"
 
     @property
     def file(self) -> Path:
@@ -250,7 +251,7 @@ class KafkaJournal:
         lines = [
             "[cassandra]",
             f"port = {self.stack.cassandra.port}",
-            'ledger_keyspace = "tagmill_test"',
+            f'ledger_keyspace = "{self.ledger}"',
             "[clickhouse]",
             f"port = {self.stack.clickhouse.port}",
             "[kafka]",

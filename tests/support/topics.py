@@ -38,6 +38,7 @@ class Shop:
         self.file = folder / f"{self.name}.toml"
         self.topic = Topic(kafka.port, self.name)
         self.keys: dict[str, Any] = {}
+        self.ledger = "tagmill_test"
 
     def configure(self, **keys: Any) -> Settings:
         """Write the configuration with these keys added to earlier ones, and return its Settings."""
@@ -51,7 +52,7 @@ class Shop:
         lines = [
             "[cassandra]",
             f"port = {self.stack.cassandra.port}",
-            'ledger_keyspace = "tagmill_test"',
+            f'ledger_keyspace = "{self.ledger}"',
             "[clickhouse]",
             f"port = {self.stack.clickhouse.port}",
             "[kafka]",
@@ -84,7 +85,7 @@ class Shop:
         self.topic.flush()
         connector.await_tables(
             self.spark,
-            "tagmill_test",
+            self.ledger,
             dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ()),
         )
         done: list[dict[str, Any]] = []
@@ -120,14 +121,14 @@ class Shop:
     def ids(self) -> dict[str, tuple[int, int]]:
         """Return shard and run of each unique_id in deduplication, under all rules."""
         rows = self.stack.session.execute(
-            "SELECT pipeline, shard, unique_id, run FROM tagmill_test.deduplication"
+            f"SELECT pipeline, shard, unique_id, run FROM {self.ledger}.deduplication"
         )
         return {row.unique_id: (row.shard, row.run) for row in rows if row.pipeline == self.name}
 
     def offsets(self) -> dict[int, int]:
         """Return the offset up to which each partition is delivered."""
         rows = self.stack.session.execute(
-            "SELECT partition, offset FROM tagmill_test.topic_offsets WHERE pipeline = %s", (self.name,)
+            f"SELECT partition, offset FROM {self.ledger}.topic_offsets WHERE pipeline = %s", (self.name,)
         )
         return {row.partition: row.offset for row in rows}
 
@@ -143,12 +144,18 @@ def crashing(at: str) -> Any:
 
 
 def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[..., Shop]]:
-    """Yield make(partitions, configuration of the topic, **keys of the pipeline), which returns a shop with
-    topic and tables.
+    """Yield make(partitions, configuration of the topic, ledger keyspace, **keys of the pipeline), which
+    returns a shop with topic and tables.
     """
 
-    def make(partitions: int = 1, config: Mapping[str, str] | None = None, **keys: Any) -> Shop:
+    def make(
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        ledger: str = "tagmill_test",
+        **keys: Any,
+    ) -> Shop:
         one = Shop(stack, kafka, spark, folder)
+        one.ledger = ledger
         create(kafka.port, one.name, partitions, **(config or {}))
         one.configure(**keys)
         return one.applied()

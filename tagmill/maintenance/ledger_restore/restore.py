@@ -124,15 +124,19 @@ class Restoring(OperatorAction):
     def _restored(self, ledger: Ledger, clickhouse: ClickHouse) -> Restored:
         found, batches, newest = self._survey(ledger, clickhouse)
         is_behind = bool(batches) or found.last_run > ledger.last_run(self.name)
+        # Also where no row is foreign: a deletion by another program has left none. In front of the refusal: a
+        # sealed run can't be closed as long as its rows lose against foreign ones.
+        base = ledger.delivered.write_times.raise_above(self.name, newest)
+        checkpoints.reached("restore.base_raised")
         if is_behind and (row := ledger.open_run(self.name)) and row.state == RunState.SEALED:
             raise GuardRefused(
                 f"run {row.run} of pipeline {self.name} is SEALED, and ClickHouse has more than it. "
-                "Nothing was changed; first finish it: "
-                f"tagmill run deliver --pipeline {self.name}"
+                "Only the write times were raised, so that it can be closed. First finish it: "
+                f"tagmill run deliver --pipeline {self.name}, then again: tagmill ledger restore --pipeline "
+                f"{self.name}",
+                pipeline=self.name,
+                run=row.run,
             )
-        # also where no row is foreign: a deletion by another program has left none
-        base = ledger.delivered.write_times.raise_above(self.name, newest)
-        checkpoints.reached("restore.base_raised")
         if is_behind:
             if isinstance(self.pipeline, PipelineSettings):
                 ViewRestore(self.settings, ledger, clickhouse, self.name, batches).run(found.last_run)

@@ -1,14 +1,18 @@
 """What commands print and read, to the letter."""
 
 import io
+import json
 import sys
+from argparse import Namespace
 
 import pytest
 import typer
 
-from tagmill.cli.shared import confirm_from_now_on, must_be_keys, show, show_and_ask
+from tagmill.cli import signals
+from tagmill.cli.shared import confirm_from_now_on, must_be_keys, one_line, show, show_and_ask
 from tagmill.config.id_lists import ids_of
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.spark.job_report import job_report
 from tagmill.views.selection import Selection
 
 
@@ -84,3 +88,28 @@ def test_question_of_today_warns_scripts(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     with pytest.raises(typer.Exit):
         confirm_from_now_on("Do it?", yes=False)
+
+
+def _interrupted_then_lost() -> None:
+    """Raise what a store raises that stops answering while an interrupt ends the work."""
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise StoreUnavailable("Cassandra did not answer")
+
+
+def test_command_interrupted_then_lost_is_interrupted(capsys):
+    """End with the interrupt's line and status, whatever fails while it unwinds the stack."""
+    with pytest.raises(typer.Exit) as ended, one_line():
+        _interrupted_then_lost()
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == f"{signals.TEXT}\n"
+
+
+def test_job_interrupted_then_lost_is_interrupted(tmp_path):
+    """Report the interrupt, whatever fails while it unwinds the stack."""
+    args = Namespace(pipeline="p", run=1, config=None, report=tmp_path / "report.json")
+    with job_report("seal", args) as report:
+        _interrupted_then_lost()
+    said = json.loads(args.report.read_text())
+    assert (report.exit_code, said["error_type"]) == (130, "KeyboardInterrupt")

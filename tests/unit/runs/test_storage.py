@@ -1,12 +1,15 @@
 """Files that can't be written or read are reported in one line that names them."""
 
+import errno
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import SealedFileDamaged, StoreUnavailable
+from tagmill.errors import ConfigurationError, SealedFileDamaged, StoreUnavailable
 from tagmill.runs.storage import RunFiles
 
 
@@ -57,3 +60,44 @@ def test_other_bytes_than_were_sealed_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"SEALED")
     with pytest.raises(SealedFileDamaged, match="has other bytes than were sealed"):
         files.open_sealed("one", sha256)
+
+
+NOW = datetime(2100, 1, 1, tzinfo=UTC)
+WORK = {
+    "write": lambda files: files.write("p/one", b"x"),
+    "read": lambda files: files.read("p/one"),
+    "open": lambda files: files.open("p/one"),
+    "digest": lambda files: files.digest("p/one"),
+    "names": lambda files: files.names("p"),
+    "folders": lambda files: files.folders("p"),
+    "below": lambda files: files.below("p"),
+    "remove": lambda files: files.remove("p/one"),
+    "remove_older": lambda files: files.remove_older("p", NOW),
+    "remove_folder": lambda files: files.remove_folder("p"),
+}
+
+
+class BrokenFileSystem:
+    """A file system of which every use raises this error, as Arrow does: without a file name."""
+
+    def __init__(self, number: int) -> None:
+        self.error = OSError(number, f"Cannot do it. Detail: [errno {number}] {os.strerror(number)}")
+
+    def __getattr__(self, name: str) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOSPC, StoreUnavailable), (errno.EIO, StoreUnavailable), (errno.EACCES, ConfigurationError)],
+    ids=["disk full", "disk broken", "no right"],
+)
+def test_file_system_error_names_file(tmp_path: Path, work, number: int, error) -> None:
+    """Tell an error of the file system in one line that names the file, whatever is done to it."""
+    files = RunFiles(str(tmp_path))
+    with (
+        patch.object(files, "filesystem", BrokenFileSystem(number)),
+        pytest.raises(error, match=rf"^file://{tmp_path}/p(/one)? can't be \w+: .*{os.strerror(number)}"),
+    ):
+        work(files)
