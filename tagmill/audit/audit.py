@@ -32,7 +32,7 @@ from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.leased import held
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.materialize import materialize
+from tagmill.spark.materialize import count_rows, materialize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -277,8 +277,9 @@ class _Audit:
         )
         by_rows = materialize(_all(found), self._url("by-rows"))
         doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
-        doubtful = doubtful.join(
-            of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"
+        doubtful = materialize(
+            doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"),
+            self._url("doubtful"),
         )
         expected = materialize(
             numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope),
@@ -306,7 +307,7 @@ class _Audit:
         if not findings.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
             return findings
         left = materialize(row_comparison.without_untagged(findings, events), self._url("of-tagged"))
-        self.untagged = findings.count() - left.count()
+        self.untagged = count_rows(self._url("compared")) - count_rows(self._url("of-tagged"))
         return left
 
     def _numbered(self, ids: DataFrame) -> DataFrame:

@@ -58,9 +58,7 @@ def made(
         tags.append(
             Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag))
         )
-    differing = (
-        lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
-    )
+    differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS)
     total = _by_kind(counts)
     done_at = now.replace(microsecond=0)
     return AuditReport(
@@ -71,7 +69,7 @@ def made(
         until=row.until,
         agrees=not total,
         tags=tags,
-        buckets=[BucketLine(**line.asDict()) for line in differing],
+        buckets=[BucketLine(**line.asDict()) for line in (differing.collect() if counts else ())],
         findings=total,
         named=list(_named(judged.findings, pipeline.quality.named_rows)),
         warnings=list(_warnings(judged, pipeline)),
@@ -128,10 +126,14 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
         F.count("*").alias("rows"), F.sum("size").alias("bytes")
     )
     yield from large_partitions(partitions, pipeline.view, pipeline.quality)
-    many = judged.events.where(F.col("tag_count") > MOST_TAGS)
-    line = many.agg(
-        F.count("*").alias("events"), F.max("tag_count").alias("most"), F.first("persistence_id").alias("id")
+    is_many = F.col("tag_count") > MOST_TAGS
+    line = judged.events.agg(
+        F.count_if(is_many).alias("events"),
+        F.max("tag_count").alias("most"),
+        F.first(F.when(is_many, F.col("persistence_id")), ignorenulls=True).alias("id"),
+        F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first"),
     ).first()
+    first = line["first"] if line else None
     if line and line["events"]:
         yield (
             f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for "
@@ -152,9 +154,8 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
             f"{line['id']!r}): deleted for good "
             "(neverUsePersistenceIdAgain), or lost"
         )
-    first = judged.events.where("ticks >= 0").agg(F.min("ticks")).first()
-    if first and first[0] is not None:
-        yield from early(first[0], pipeline.first_time_bucket, pipeline.bucket_size)
+    if first is not None:
+        yield from early(first, pipeline.first_time_bucket, pipeline.bucket_size)
 
 
 # -- the ledger

@@ -45,7 +45,7 @@ def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings
         F.max("bytes").alias("bytes"),
         F.max_by("timebucket", "bytes").alias("of"),
     )
-    for line in largest.orderBy("tag").collect():
+    for line in sorted(largest.collect(), key=lambda line: str(line["tag"])):
         yield (
             f"tag {line['tag']}: {line['count']} partitions of {view.table} have more than "
             f"{quality.max_partition_rows} rows or "

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from html import unescape
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -191,7 +192,13 @@ def _plain(value: Any) -> float | str | None:
 def _rendered(validation: "ExpectationSuiteValidationResult") -> str:
     """Return the Data Docs page of the validation, as Great Expectations draws it."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
+
+    return str(_view().render(ValidationResultsPageRenderer(run_info_at_end=True).render(validation)))
+
+
+@cache
+def _view() -> Any:
+    """Return Great Expectations' view (untyped), which compiles its templates once."""
     from great_expectations.render.view.view import DefaultJinjaPageView
 
-    view: Any = DefaultJinjaPageView()  # untyped
-    return str(view.render(ValidationResultsPageRenderer(run_info_at_end=True).render(validation)))
+    return DefaultJinjaPageView()

@@ -149,6 +149,16 @@ class RunFiles:
             with self.open(name) as source:
                 yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
 
+    def count_rows(self, folder: str) -> int:
+        """Return the number of rows in the Parquet files directly in a folder, by their footers."""
+        import pyarrow.parquet as pq
+
+        rows = 0
+        for name in self.parquet(folder):
+            with self.open(name) as source:
+                rows += pq.read_metadata(source).num_rows
+        return rows
+
     def folders(self, relative: str) -> list[str]:
         """Return the names of the folders directly in a folder, sorted; an absent folder has none."""
         return sorted(info.base_name for info in self._listed(relative, fs.FileType.Directory))

@@ -1,5 +1,5 @@
 """Load Parquet files into Cassandra's tables: Spark's Python workers read, encode and send the rows
-(docs/decisions/0023).
+(docs/decisions/0023). Few rows are written by this process, which starts no worker for them.
 
 Each worker has a connection of its own, configured in [cassandra], and keeps it for later tasks.
 """
@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import fitting
 from tagmill.cassandra.bulk_writer import PIECE_BYTES, Rows, Target, write_rows
-from tagmill.cassandra.client import connected
+from tagmill.cassandra.client import Cassandra, connected
 from tagmill.config.settings import CassandraSettings
 from tagmill.runs.parquet_files import slots_of
 from tagmill.runs.storage import RunFiles
@@ -34,6 +34,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 TASKS = 8
 # Files that are merged, and so open, at once, and bytes of a slot of these files that are in memory at once.
 MERGED, MERGED_BYTES = 32, 32 * 1024 * 1024
+# Rows, and bytes of them in memory, that this process writes itself: both are quickly written, whatever they are.
+FEW_ROWS, FEW_BYTES = 20_000, 32 * 1024 * 1024
 COUNT = pa.schema({"rows": pa.int64()})
 Order = Callable[[pa.Table], npt.NDArray[np.int64]]
 # A function that returns a lot by its number: its rows, and the values that all of them share.
@@ -57,14 +59,20 @@ def load(
     parts: Sequence[Part],
     target: Target,
     columns: Sequence[str] | None = None,
+    *,
+    own: Cassandra | None = None,
 ) -> int:
     """Write the rows of files, these columns or all, as stores.bulk.write_rows does, and return how many
     there were.
 
-    Rows of a partition that follow each other in a file are written together. Errors: spark.errors.explained.
+    Rows of a partition that follow each other in a file are written together. `own`: a connection by which
+    this process writes FEW_ROWS. Errors: spark.errors.explained.
     """
+    rows_of = partial(_of_part, files, parts, columns)
+    if own is not None and are_few(files, [part.name for part in parts]):
+        return _written_here(own, target, rows_of, len(parts))
     tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
-    return _written(spark, settings, target, partial(_of_part, files, parts, columns), len(parts), tasks)
+    return _written(spark, settings, target, rows_of, len(parts), tasks)
 
 
 def load_merged(
@@ -75,6 +83,8 @@ def load_merged(
     target: Target,
     slots: int,
     order: Order,
+    *,
+    own: Cassandra | None = None,
 ) -> int:
     """Write the rows of files that have slots (rowgroups.write_groups) as `load` does, and return how many
     there were.
@@ -84,11 +94,32 @@ def load_merged(
     shares.
     """
     chunks = [names[begin : begin + MERGED] for begin in range(0, len(names), MERGED)]
+    if own is not None and are_few(files, names):
+        wholes = [(chunk, range(slots)) for chunk in chunks]
+        return _written_here(own, target, partial(_of_slots, files, wholes, order), len(wholes))
     shares = min(
         slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks)))
     )
     tasks = [(chunk, range(share, slots, shares)) for chunk in chunks for share in range(shares)]
     return _written(spark, settings, target, partial(_of_slots, files, tasks, order), len(tasks), len(tasks))
+
+
+def are_few(files: RunFiles, names: Sequence[str]) -> bool:
+    """Return whether files have at most FEW_ROWS of FEW_BYTES together, by their footers."""
+    rows = size = 0
+    for name in names:
+        with files.open(name) as source:
+            footer = pq.read_metadata(source)
+        rows += footer.num_rows
+        size += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+        if rows > FEW_ROWS or size > FEW_BYTES:
+            return False
+    return True
+
+
+def _written_here(cassandra: Cassandra, target: Target, rows_of: RowsOf, count: int) -> int:
+    """Write `count` lots of rows by this process's own connection, and return the number of rows."""
+    return sum(write_rows(cassandra, target, *rows_of(lot)) for lot in range(count))
 
 
 def _written(

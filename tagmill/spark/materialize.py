@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def materialize(rows: DataFrame, url: str) -> DataFrame:
-    """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
+    """Write rows to Parquet and read them back, so that later evaluations see the same rows.
+
+    If no row was written, the optimizer knows it, and leaves out all that depends on one.
+    """
     rows.write.mode("overwrite").parquet(url)
-    return rows.sparkSession.read.schema(rows.schema).parquet(url)
+    written = rows.sparkSession.read.schema(rows.schema).parquet(url)
+    return written if count_rows(url) else written.where("false")
+
+
+def count_rows(url: str) -> int:
+    """Return the number of rows that were written to a folder, by the footers of its Parquet files."""
+    root, _, folder = url.rpartition("/")
+    return _files(root).count_rows(folder)
+
+
+@lru_cache(maxsize=8)
+def _files(root: str) -> RunFiles:
+    """Return the files below a URL; for object stores, a client is worth keeping."""
+    return RunFiles(root.removeprefix("file://"))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 Result = dict[str, Any]
 EXAMPLES = 20
+ROWS_AT_ONCE = 100_000
 
 
 def build(
@@ -187,17 +188,15 @@ class _Builder(Attempt):
             f"{url}/ends",
         )
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
-        records = materialize(moved, f"{url}/records")
+        materialize(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
-        stops = ends.agg(F.sum(F.col("upto") - F.col("from_nr")).alias("events")).first()
-        assert stops is not None
         stopped = ends.select("persistence_id", "upto", "reason")
         rows = self._waiting(stopped.unionByName(refused_ends) if refused else stopped)
         waiting = {Reason(row.reason): row.ids for row in rows if row.reason != Reason.ELSEWHERE}
         sealed = manifest.model_copy(
             update={
-                "moved": records.count(),
-                "events": stops["events"] or 0,
+                "moved": self.files.count_rows(f"{folder}/records"),
+                "events": self._count_events(f"{folder}/ends"),
                 "rows": sums.rows.total(),
                 "before_first_time_bucket": sums.early,
                 "late_from": {
@@ -208,6 +207,13 @@ class _Builder(Attempt):
             }
         )
         return sealed, refused, rows
+
+    def _count_events(self, ends: str) -> int:
+        """Return the number of events up to the ends (a folder) of all persistence ids."""
+        import pyarrow.compute as pc
+
+        parts = self.files.record_batches(ends, ROWS_AT_ONCE, ["from_nr", "upto"])
+        return sum(pc.sum(pc.subtract(part["upto"], part["from_nr"])).as_py() or 0 for part in parts)
 
     def _waiting(self, ends: DataFrame) -> list[WaitingRow]:
         """Return how many persistence ids wait for each reason but being too young, and one of each.

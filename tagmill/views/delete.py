@@ -83,9 +83,10 @@ class _Deleter(SelectionAttempt):
     """The deletion of what was chosen.
 
     `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay.
+    `counts_kept`: the lines of tag_write_progress that stay are written to `kept`, to be counted.
     """
 
-    row_by_row = True
+    row_by_row, counts_kept = True, False
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Write what to delete to files; return the manifest, the report, and what the plugin's tables said
@@ -114,12 +115,14 @@ class _Deleter(SelectionAttempt):
         tags, _ = counts(lines)
         begins = begins.join(left.select(ID), ID, "left_anti")
         forgotten = self._forgotten(begins, lines, runs)
+        removed, lines_forgotten = sum(line.removed for line in tags), self._count("forgotten")
+        if removed:
+            self._write_removed(lines)
         manifest = self.manifest(
             row,
-            places,
-            moved=forgotten.select(ID).distinct().count(),
-            removed=sum(line.removed for line in tags),
-            forgotten=forgotten.count(),
+            moved=forgotten.select(ID).distinct().count() if lines_forgotten else 0,
+            removed=removed,
+            forgotten=lines_forgotten,
         )
         self._records(places, forgotten)
         unknown = self.unknown(places, runs, standing, events, tags)
@@ -139,24 +142,26 @@ class _Deleter(SelectionAttempt):
         return left.unionByName(diff.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
-        """Return the view's rows as differences.judged leaves them, and write the keys of those to delete
-        (`removed`).
-        """
+        """Return the view's rows as differences.judged leaves them."""
         from pyspark.sql import functions as F
 
         from tagmill.views import diff
-        from tagmill.views.model import VIEW_KEY, Difference
+        from tagmill.views.model import Difference
 
         all_of_them = standing.drop("content").withColumn("what", F.lit(Difference.REMOVED.value))
-        lines = materialize(diff.judged(all_of_them, events), f"{self.url}/lines")
-        lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(
-            f"{self.url}/removed"
-        )
-        return lines
+        return materialize(diff.judged(all_of_them, events), f"{self.url}/lines")
+
+    def _write_removed(self, lines: DataFrame) -> None:
+        """Write the keys of the rows to delete (`removed`)."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views.model import VIEW_KEY, Difference
+
+        removed = lines.where(F.col("what") == Difference.REMOVED.value)
+        removed.select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
 
     def _forgotten(self, begins: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
-        """Find the lines of tag_write_progress to delete (persistence_id, tag); write them, and the other
-        chosen lines to `kept`.
+        """Find the lines of tag_write_progress to delete (persistence_id, tag), and write them.
 
         Includes lines that only Tagmill's own record has, as after a truncation that was killed when the
         plugin's tables were empty.
@@ -189,7 +194,8 @@ class _Deleter(SelectionAttempt):
             kept = kept.union(
                 frames.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti")
             )
-        kept.write.parquet(f"{self.url}/kept")
+        if self.counts_kept:
+            kept.write.parquet(f"{self.url}/kept")
         return materialize(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, places: DataFrame, forgotten: DataFrame) -> None:
@@ -219,7 +225,7 @@ class _Deleter(SelectionAttempt):
 class _Truncater(_Deleter):
     """The truncation of the view's tables, which covers rows whenever they were written."""
 
-    row_by_row = False
+    row_by_row, counts_kept = False, True
 
     def truncate(self, row: BuildRow) -> ViewReport:
         """Finish what an earlier attempt left, empty the tables, and note in Tagmill's own record what is
@@ -240,7 +246,7 @@ class _Truncater(_Deleter):
 
     def must_come_back(self, report: ViewReport) -> None:
         """Raise GuardRefused when a rebuild could not make the whole view again."""
-        kept = self.spark.read.parquet(f"{self.url}/kept").count()
+        kept = self._count("kept")
         if report.total("unknown") or kept or report.left:
             raise GuardRefused(
                 f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of "

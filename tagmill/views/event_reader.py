@@ -9,11 +9,13 @@ windows that grow eightfold while they are full. A persistence_id without a reco
 read partition by partition.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -35,6 +37,8 @@ FIRST_WINDOW = 2
 # by partition instead.
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
+# Known persistence ids whose first new events this process asks for itself, without a worker.
+FEW_IDS = 20_000
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
 # Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a
 # time.
@@ -73,18 +77,22 @@ class Reader:
         if adopt:
             last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
             self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
-        if not stands.where("known").take(1):
+        any_known, known, new, jumped = _parts(
+            stands.withColumn("first", F.col("partition_nr")),
+            F.expr("known"),
+            F.expr("not refused and deleted_to <= sequence_nr and known"),
+            F.expr("not refused and deleted_to <= sequence_nr and not known"),
+            F.expr("not refused and deleted_to > sequence_nr"),
+        )
+        if any_known is None:
             return self._whole_table(open_ids)
-        jumped = open_ids.where("deleted_to > sequence_nr").select(
-            ID, "from_nr", F.col("partition_nr").alias("first")
-        )
-        plain = open_ids.where("deleted_to <= sequence_nr").select(
-            ID, "from_nr", F.col("partition_nr").alias("first"), "known"
-        )
-        known = plain.where("known").drop("known")
-        if known.take(1):
-            self._known(known)
-        self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
+        if known is not None:
+            self._known(known.rows.select(*PLACE), known.count)
+        unknown = [] if new is None else [new.rows.select(*PLACE)]
+        if jumped is not None:
+            unknown.append(self._behind_deletions(jumped.rows.select(*PLACE)))
+        if unknown:
+            self._partitions(reduce(DataFrame.unionByName, unknown))
         return self.passes > 0
 
     def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
@@ -169,28 +177,36 @@ class Reader:
         rest = ids.join(exact.select(ID), ID, "left_anti")
         return exact.unionByName(rest)
 
-    def _known(self, ids: DataFrame) -> None:
-        """Look up the new events of known persistence ids.
+    def _known(self, ids: DataFrame, count: int) -> None:
+        """Look up the new events of `count` known persistence ids.
 
         In: persistence_id, from_nr, first (partition_nr of the last event built).
         """
-        keys = self._spread(ids.select(ID, "from_nr", "first"))
-        ask = partial(_first_new, self.journal, self.cassandra.settings)
-        new = self._settled(in_python(keys, ask, from_arrow_schema(FIRST_NEW)))
-        gap_in_front = new.where(F.col("sequence_nr") > F.col("from_nr") + FIRST_WINDOW)
-        if gap_in_front.take(1):
-            self._kept(self._looked_up(gap_in_front.select(ID, "partition_nr", "sequence_nr")))
-        near = new.where(F.col("sequence_nr") <= F.col("from_nr") + FIRST_WINDOW)
-        if near.take(1):
-            self._windows(near.select(ID, "from_nr", "first"))
+        if count <= FEW_IDS:
+            lines = [line.asDict() for line in ids.collect()]
+            found = _first_events(self.journal, self.cassandra, lines)
+            if not found:
+                return
+            values = [tuple(line[name] for name in FIRST_NEW.names) for line in found]
+            new = self.spark.createDataFrame(values, from_arrow_schema(FIRST_NEW))
+        else:
+            ask = partial(_first_new, self.journal, self.cassandra.settings)
+            new = self._settled(in_python(self._spread(ids), ask, from_arrow_schema(FIRST_NEW)))
+        is_near = F.col("sequence_nr") <= F.col("from_nr") + FIRST_WINDOW
+        near, gap_in_front = _parts(new, is_near, ~is_near)
+        if gap_in_front is not None:
+            self._kept(self._looked_up(gap_in_front.rows.select(ID, "partition_nr", "sequence_nr")))
+        if near is not None:
+            self._windows(near.rows.select(ID, "from_nr", "first"))
 
     def _windows(self, ids: DataFrame) -> None:
         """Look up sequence_nrs from from_nr + 1 on.
 
         In: persistence_id, from_nr, first (partition_nr of the last event built).
         """
-        window, full = FIRST_WINDOW, ids
-        while True:
+        window = FIRST_WINDOW
+        full: DataFrame | None = ids
+        while full is not None:
             ahead = full.select(
                 ID,
                 "from_nr",
@@ -209,15 +225,12 @@ class Reader:
                 .where(F.col("last") == F.col("from_nr") + window)
                 .select(ID, F.col("last").alias("from_nr"), "first")
             )
-            full = self._settled(full)
-            if not full.take(1):
-                return
             window *= 8
-            whole = (F.lit(window) > LARGEST_WINDOW) | (F.lit(window * WHOLE_SHARE) >= F.col("from_nr"))
-            self._partitions(full.where(whole))
-            full = full.where(~whole)
-            if not full.take(1):
-                return
+            is_whole = (F.lit(window) > LARGEST_WINDOW) | (F.lit(window * WHOLE_SHARE) >= F.col("from_nr"))
+            whole, rest = _parts(self._settled(full), is_whole, ~is_whole)
+            if whole is not None:
+                self._partitions(whole.rows)
+            full = None if rest is None else rest.rows
 
     def _partitions(self, ids: DataFrame) -> None:
         """Read whole partitions from `first` on, behind from_nr. In: persistence_id, from_nr, first."""
@@ -333,6 +346,7 @@ class Reader:
         return self.spark.read.schema(EVENT_KEYS).parquet(*map(self.staging.files.url, files))
 
 
+PLACE = (ID, "from_nr", "first")
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 FIRST_NEW = pa.schema(
     {ID: pa.string(), **dict.fromkeys(("from_nr", "first", "partition_nr", "sequence_nr"), pa.int64())}
@@ -346,21 +360,49 @@ def _first_new(
 
     In: persistence_id, from_nr, first (partition_nr). Out: FIRST_NEW.
     """
-    cassandra, places = connected(settings).application, ", ".join("?" * REACH)
+    cassandra = connected(settings)
+    for batch in ids:
+        if found := _first_events(journal, cassandra, batch.to_pylist()):
+            yield pa.RecordBatch.from_pylist(found, FIRST_NEW)
+
+
+def _first_events(
+    journal: JournalSchema, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the lines that have events behind from_nr, each with the place of the first one.
+
+    In: persistence_id, from_nr, first (partition_nr). Out: the columns of FIRST_NEW.
+    """
+    places = ", ".join("?" * REACH)
     query = (
         f"SELECT partition_nr, sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE {ID} = ? "
         f"AND partition_nr IN ({places}) AND sequence_nr > ? PER PARTITION LIMIT 1"
     )
-    for batch in ids:
-        lines = batch.to_pylist()
-        keys = ((line[ID], *range(line["first"], line["first"] + REACH), line["from_nr"]) for line in lines)
-        found = []
-        for line, rows in zip(lines, cassandra.execute_many(query, keys), strict=True):
-            if rows:
-                event = min(rows, key=lambda row: row.sequence_nr)
-                found.append({**line, **event._asdict()})
-        if found:
-            yield pa.RecordBatch.from_pylist(found, FIRST_NEW)
+    keys = ((line[ID], *range(line["first"], line["first"] + REACH), line["from_nr"]) for line in lines)
+    found = []
+    for line, rows in zip(lines, cassandra.application.execute_many(query, keys), strict=True):
+        if rows:
+            event = min(rows, key=lambda row: row.sequence_nr)
+            found.append({**line, **event._asdict()})
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows, and how many they are."""
+
+    rows: DataFrame
+    count: int
+
+
+def _parts(rows: DataFrame, *conditions: Column) -> list[_Part | None]:
+    """Return the rows that satisfy each condition, counted by one job; None in place of no rows."""
+    counted = rows.agg(*(F.count_if(condition) for condition in conditions)).first()
+    assert counted is not None
+    return [
+        _Part(rows.where(condition), count) if count else None
+        for condition, count in zip(conditions, counted, strict=True)
+    ]
 
 
 def _onward(ids: DataFrame, events: DataFrame) -> DataFrame:

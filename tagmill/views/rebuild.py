@@ -9,12 +9,13 @@ instruction: the next build or rebuild finishes it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
-from tagmill.views.selection import Selection, ViewReport
+from tagmill.views.selection import Selection, TagChange, ViewReport
 from tagmill.views.selection_base import ID, SelectionAttempt, all_added, counts
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tagmill.ledger.view_builds import BuildRow
     from tagmill.runs.progress import Tell
     from tagmill.views.model import Manifest
+    from tagmill.views.run_numbering import Sums
+
+ROWS_AT_ONCE = 100_000
 
 
 def rebuild(
@@ -52,6 +56,32 @@ def rebuild(
             settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
         )
         return rebuilder.look(row) if dry_run else rebuilder.run(row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The result of comparing the numbered rows with the view.
+
+    `lines`: as differences.judged leaves them; `rows_in`: the folder with the rows to write ("rows" if the
+    view has none: then all numbered rows are new); `in_the_way`: persistence_id, upto and reason of those
+    that the view's own rows are in the way of, or None; `tags` and `late_from`: as `counts` returns them.
+    """
+
+    lines: DataFrame
+    rows_in: str
+    in_the_way: DataFrame | None
+    tags: list[TagChange]
+    late_from: dict[str, int]
+
+    @property
+    def written(self) -> int:
+        """The number of rows to write."""
+        return sum(line.added + line.changed for line in self.tags)
+
+    @property
+    def removed(self) -> int:
+        """The number of rows to delete."""
+        return sum(line.removed + line.changed for line in self.tags)
 
 
 class _Rebuilder(SelectionAttempt):
@@ -87,32 +117,27 @@ class _Rebuilder(SelectionAttempt):
         self.tell("comparing")
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         standing_of_whole = standing.join(left.select(ID), ID, "left_anti")
-        lines, rows_in, in_the_way = self._compared(standing_of_whole, events, whole, self.latest(row))
-        if in_the_way is not None:
+        changes = self._compared(standing_of_whole, events, whole, sums, self.latest(row))
+        tags = changes.tags
+        if (in_the_way := changes.in_the_way) is not None:
             left, records = left.unionByName(in_the_way), records.join(in_the_way.select(ID), ID, "left_anti")
-        tags, late_from = counts(lines) if rows_in == "changes" else all_added(sums)
         manifest = self.manifest(
             row,
-            places,
             moved=self._moved(places, records, limits),
-            rows=sum(line.added + line.changed for line in tags),
-            removed=sum(line.removed + line.changed for line in tags),
-            late_from=late_from,
-            rows_in=rows_in,
+            rows=changes.written,
+            removed=changes.removed,
+            late_from=changes.late_from,
+            rows_in=changes.rows_in,
         )
         unknown = self.unknown(places, runs, standing, events, tags)
-        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
+        report = self.report(manifest, tags, changes.lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
     def _compared(
-        self, standing: DataFrame, events: DataFrame, whole: DataFrame, latest: int
-    ) -> tuple[DataFrame, str, DataFrame | None]:
+        self, standing: DataFrame, events: DataFrame, whole: DataFrame, sums: Sums, latest: int
+    ) -> _Changes:
         """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete
-        (`removed`) in files.
-
-        Returns the lines (differences.judged), the name of the folder with the rows to write ("rows" if the
-        view has none: then all numbered rows are new), and persistence_id, upto and reason of those that the
-        view's own rows are in the way of, or None.
+        (`removed`) in files, if there are any.
         """
         from pyspark.sql import functions as F
 
@@ -136,11 +161,8 @@ class _Rebuilder(SelectionAttempt):
         ):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
             # is needed.
-            return (
-                rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")),
-                "rows",
-                None,
-            )
+            added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
+            return _Changes(added, "rows", None, *all_added(sums))
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
         compared = materialize(
@@ -154,18 +176,16 @@ class _Rebuilder(SelectionAttempt):
         lines, in_the_way = self._possible(
             materialize(diff.judged(compared, known), f"{self.url}/lines"), latest
         )
-        written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(
-            *VIEW_KEY
-        )
-        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions(
-            "tag_name", "timebucket", "timestamp"
-        )
-        changes.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
-        removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(
-            *VIEW_KEY
-        )
-        removed.write.parquet(f"{self.url}/removed")
-        return lines, "changes", in_the_way
+        changes = _Changes(lines, "changes", in_the_way, *counts(lines))
+        if changes.written:
+            of_lines = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value))
+            written = rows.join(of_lines.select(*VIEW_KEY), list(VIEW_KEY), "left_semi")
+            in_order = written.sortWithinPartitions("tag_name", "timebucket", "timestamp")
+            in_order.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
+        if changes.removed:
+            of_lines = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value))
+            of_lines.select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
+        return changes
 
     def _possible(self, lines: DataFrame, latest: int) -> tuple[DataFrame, DataFrame | None]:
         """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken
@@ -202,6 +222,7 @@ class _Rebuilder(SelectionAttempt):
         """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return
         how many have such tags.
         """
+        import pyarrow.compute as pc
         from pyspark.sql import functions as F
 
         def is_chosen(line: Any) -> Any:
@@ -218,4 +239,6 @@ class _Rebuilder(SelectionAttempt):
             .withColumn("progress", F.array_sort(F.concat(ours, others)))
             .drop("found", "base")
         )
-        return materialize(found, f"{self.url}/records").where(F.size("new") > 0).count()
+        materialize(found, f"{self.url}/records")
+        parts = self.files.record_batches(f"{self.folder}/records", ROWS_AT_ONCE, ["new"])
+        return sum(pc.sum(pc.greater(pc.list_value_length(part["new"]), 0)).as_py() or 0 for part in parts)

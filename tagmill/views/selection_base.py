@@ -167,6 +167,10 @@ class SelectionAttempt(Attempt):
 
         return rows.where(F.col(column).isin(list(self.selection.tags))) if self.selection.tags else rows
 
+    def _count(self, name: str) -> int:
+        """Return the number of rows that were written to a folder of this attempt."""
+        return self.files.count_rows(f"{self.folder}/{name}")
+
     def must_be_offline(self, places: DataFrame) -> None:
         """Raise GuardRefused when the application has numbered events since the attempt began: its numbers
         would be overwritten.
@@ -187,7 +191,6 @@ class SelectionAttempt(Attempt):
     def manifest(
         self,
         row: BuildRow,
-        places: DataFrame,
         *,
         moved: int,
         rows: int = 0,
@@ -210,7 +213,7 @@ class SelectionAttempt(Attempt):
             folder=self.folder,
             until=row.built_to or 0,
             written_at=max(row.written_at + 2, self.builds.cassandra.now_microseconds()),
-            persistence_ids=places.count(),
+            persistence_ids=self._count("places"),
             moved=moved,
             events=0,
             rows=rows,
@@ -284,12 +287,14 @@ class SelectionAttempt(Attempt):
         from tagmill.journal.flaws import Reason
         from tagmill.views.model import Difference
 
-        waiting = left.count()
+        left_first = left.orderBy(ID).limit(EXAMPLES).collect()
+        waiting = len(left_first) if len(left_first) < EXAMPLES else left.count()
         self._must_know_some(unknown, unknown.ids == manifest.persistence_ids)
         changing = F.col("what").isin(
             *(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED))
         )
         shown = (ID, "sequence_nr", "tag_pid_sequence_nr", "what")
+        first = lines.where(changing).orderBy("tag_name", *shown).limit(EXAMPLES)
         return ViewReport(
             journal=self.journal.keyspace,
             view_table=self.journal.view_table,
@@ -299,14 +304,14 @@ class SelectionAttempt(Attempt):
             progress=manifest.moved,
             changes=[
                 Changed(tag=line.tag_name, **{name: line[name] for name in shown})
-                for line in lines.where(changing).orderBy("tag_name", *shown).limit(EXAMPLES).collect()
+                for line in (first.collect() if any(map(_changes, tags)) else ())
             ],
             left=waiting,
             left_examples=[
                 Skipped(
                     persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text
                 )
-                for line in (left.orderBy(ID).limit(EXAMPLES).collect() if waiting else ())
+                for line in left_first
             ],
             unknown_ids=unknown.ids,
             unknown_examples=unknown.examples,
@@ -322,6 +327,10 @@ class SelectionAttempt(Attempt):
                 f"{', '.join(map(repr, self.selection.tags))}. Nothing was written; tagmill views tags "
                 f"--pipeline {self.name} lists them"
             )
+
+
+def _changes(line: TagChange) -> int:
+    return line.added + line.changed + line.removed
 
 
 def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:

@@ -51,7 +51,7 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
         to = Target(manifest.journal, manifest.view_table, manifest.written_at, manifest.ttl_seconds)
         of_view = files.parquet(f"{manifest.folder}/{manifest.rows_in}")
-        load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order)
+        load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order, own=cassandra)
     checkpoints.reached("build.after_views")
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")

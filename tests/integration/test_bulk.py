@@ -221,6 +221,7 @@ def kept(files, name, table, **options):
 
 
 def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
+    """Write the same rows in Spark's workers and in this process."""
     to = made("v text, n bigint")
     small = kept(
         files,
@@ -237,12 +238,18 @@ def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
     assert load(spark, settings, files, parts[:2], to, ["k", "id", "v"]) == 2000
     assert load(spark, settings, files, parts[2:], to) == 2
     assert load(spark, settings, files, [], to) == 0
-    found = {
-        (row.k, row.id): (row.v, row.n, row.at)
-        for row in stack.session.execute(f"SELECT k, id, v, n, WRITETIME(n) AS at FROM {to.keyspace}.t")
-    }
+    here = made("v text, n bigint", "here")
+    with Cassandra(settings) as own:
+        spark_is_not_asked = (None, settings, files)
+        assert load(*spark_is_not_asked, parts[:2], here, ["k", "id", "v"], own=own) == 2000
+        assert load(*spark_is_not_asked, parts[2:], here, own=own) == 2
+        assert load(*spark_is_not_asked, [], here, own=own) == 0
     expected = {("a", one): (f"v{one}", 1, AT) for one in range(2000)}
-    assert found == {**expected, ("large", 1): ("ä" * 1_500_000, 2, AT), ("large", 2): (None, 2, AT)}
+    expected |= {("large", 1): ("ä" * 1_500_000, 2, AT), ("large", 2): (None, 2, AT)}
+    for table in ("t", "here"):
+        rows_of = f"SELECT k, id, v, n, WRITETIME(n) AS at FROM {to.keyspace}.{table}"
+        found = {(row.k, row.id): (row.v, row.n, row.at) for row in stack.session.execute(rows_of)}
+        assert found == expected
 
 
 def test_load_worker_refused_is_reported_in_line(stack, made, spark, files):

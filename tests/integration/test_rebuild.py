@@ -15,6 +15,7 @@ from local.fixtures import Case
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.ledger import schema
 from tagmill.runs import checkpoints
+from tagmill.spark import bulk_load
 from tagmill.views.delete import delete, truncate
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
@@ -120,10 +121,15 @@ def test_rebuild_plugins_view_keeps_its_numbers(stack, together, settings, spark
     assert rows(stack, journal, "tag_write_progress") == progress
 
 
-def test_rebuild_damaged_fixtures_equals_plugins_and_is_delivered(stack, damaged_journal, settings, spark):
+def test_rebuild_damaged_fixtures_equals_plugins_and_is_delivered(
+    stack, damaged_journal, settings, spark, monkeypatch
+):
     """Deliver all damaged fixtures, rebuild the view and deliver again: view and ClickHouse have what the
     plugin would write.
+
+    Workers write the rows, as if they were many.
     """
+    monkeypatch.setattr(bulk_load, "FEW_ROWS", -1)
     made = damaged_journal()
     configured = settings(
         made.keyspace,

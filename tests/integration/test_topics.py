@@ -13,7 +13,7 @@ import clickhouse_connect
 import pytest
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.delivery.topics import steps
+from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError, GuardRefused, TagmillError
@@ -205,7 +205,8 @@ def test_push_keeps_seconds_between_inserts(shop):
     assert time.monotonic() - begun >= 2 and len(one.products()) == 3
 
 
-def test_deliver_event_past_window_counts_as_new(shop):
+def test_deliver_event_past_window_counts_as_new(shop, monkeypatch):
+    """Compare with the known ids in this process, then in Spark, as for many ids."""
     one = shop(window_days=1)
     one.send(1)
     one.deliver()
@@ -229,6 +230,11 @@ def test_deliver_event_past_window_counts_as_new(shop):
     one.send(1)
     one.deliver()
     assert one.products() == [1, 1]
+    monkeypatch.setattr(seal, "LOOKED_UP_AT_ONCE", -1)
+    one.send(1)
+    one.send(2)
+    one.deliver()
+    assert one.products() == [1, 1, 2]
 
 
 def test_deliver_unreadable_records_become_dead_letters(shop):

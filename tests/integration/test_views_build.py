@@ -148,7 +148,8 @@ def test_build_adopts_and_continues_plugins_view(stack, keyspace, settings, spar
     "limits",
     [
         {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id counts as long
-        {"WHOLE_SHARE": 0},  # every persistence_id with a record is looked up by sequence_nr
+        # every persistence_id with a record is looked up by sequence_nr, its first new event by workers
+        {"WHOLE_SHARE": 0, "FEW_IDS": -1},
         {"WHOLE_SHARE": 0, "LARGEST_WINDOW": 1},
     ],
     ids=["slices", "windows", "whole"],

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.materialize import materialize
@@ -33,11 +32,7 @@ class WorkingRows:
 
     def count(self) -> int:
         """Return the number of rows, by the files' footers."""
-        rows = 0
-        for name in self.files.parquet(self.folder):
-            with self.files.open(name) as source:
-                rows += pq.ParquetFile(source).metadata.num_rows
-        return rows
+        return self.files.count_rows(self.folder)
 
     def tables(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pa.Table]:
         """Yield these columns of the rows that satisfy `where`, at most ROWS_AT_ONCE rows at a time."""

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tagmill.arrow import CODEC
+from tagmill.cassandra.client import connected
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.topics.staged_files import PLACE, StagedFile, place
+from tagmill.ledger.dedup import Deduplication
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
 
@@ -20,6 +22,7 @@ KEY = ["shard", "unique_id"]
 # How many ids are compared in memory at once, and how many a worker looks up at once.
 COMPARED_AT_ONCE, LOOKED_UP_AT_ONCE = 2_000_000, 20_000
 HEX_DIGITS = 8
+FIRSTS = pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()})
 
 
 def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> int:
@@ -48,7 +51,7 @@ def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> 
     """Yield an empty table, then one for each file: its events' ids from `low` to below `high`, with their
     places.
     """
-    yield pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()}).empty_table()
+    yield FIRSTS.empty_table()
     for number, one in enumerate(staged):
         with files.open(one.name) as source:
             rows = pq.ParquetFile(source).read(columns=["kind", *KEY])
@@ -96,12 +99,30 @@ def _look(
     written_to: int,
     given_up: frozenset[UUID],
 ) -> Iterator[pa.RecordBatch]:
-    from tagmill.cassandra.client import Cassandra
-    from tagmill.ledger.dedup import Deduplication
+    ids = Deduplication(connected(cassandra), ledger, pipeline, rule)
+    for batch in batches:
+        asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
+        known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
+        yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])
 
-    with Cassandra(cassandra) as connected:
-        ids = Deduplication(connected, ledger, pipeline, rule)
-        for batch in batches:
-            asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
-            known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
-            yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])
+
+def write_unknown(
+    files: RunFiles,
+    firsts: str,
+    folder: str,
+    ids: Deduplication,
+    since: datetime,
+    written_to: int,
+    given_up: Sequence[str] = (),
+) -> None:
+    """Write what `unknown` returns for the ids in the folder `firsts` to another folder, without Spark: all ids
+    are in memory at once, so at most LOOKED_UP_AT_ONCE.
+    """
+    parts = map(pa.Table.from_batches, ([part] for part in files.record_batches(firsts, LOOKED_UP_AT_ONCE)))
+    rows = pa.concat_tables([FIRSTS.empty_table(), *(part.select(FIRSTS.names) for part in parts)])
+    rows = rows.sort_by([(name, "ascending") for name in KEY])
+    asked = zip(rows["shard"].to_pylist(), rows["unique_id"].to_pylist(), strict=True)
+    known = pa.array(ids.known(asked, since, written_to, frozenset(map(UUID, given_up))), pa.string())
+    new = rows.filter(pc.invert(pc.is_in(rows["unique_id"], known))).select([PLACE])
+    with files.create(f"{folder}/00000.parquet") as sink:
+        pq.write_table(new, sink, **CODEC)

@@ -18,7 +18,7 @@ from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics import kafka_journal_source, staging
 from tagmill.delivery.topics.batch_writer import BESIDE, Cutter, chosen_rows
-from tagmill.delivery.topics.dedup import KEY, unknown, write_firsts
+from tagmill.delivery.topics.dedup import KEY, LOOKED_UP_AT_ONCE, unknown, write_firsts, write_unknown
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes, warnings
@@ -113,7 +113,7 @@ def note_ids_again(
         parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in batches]
         written = ledger.delivered.write_times.of(plan.pipeline, manifest.run)
         to = Target(settings.cassandra.ledger_keyspace, "deduplication", written)
-        load(spark, settings.cassandra, files, parts, to, IN_FILES)
+        load(spark, settings.cassandra, files, parts, to, IN_FILES, own=ledger.cassandra)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
 
@@ -239,16 +239,19 @@ class _Sealing:
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
         ledger, firsts = cassandra.ledger_keyspace, f"{self.folder}/firsts"
         assert isinstance(self.pipeline, TopicSettings)
-        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(self.pipeline.shards):
+        ids = Deduplication(self.ledger.cassandra, ledger, pipeline, rule)
+        if not ids.has_any(self.pipeline.shards):
             return firsts  # a first run: it may be the largest, and no id can be known
+        new = f"{self.folder}/new"
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
-        rows = self.spark.read.parquet(self.files.url(firsts))
         written_to = self.ledger.delivered.write_times.of(pipeline, self.plan.run)
-        self._fixed(
-            unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, self.plan.apart.batches),
-            "new",
-        )
-        return f"{self.folder}/new"
+        given_up = self.plan.apart.batches
+        if self.files.count_rows(firsts) <= LOOKED_UP_AT_ONCE:
+            write_unknown(self.files, firsts, new, ids, since, written_to, given_up)
+        else:
+            rows = self.spark.read.parquet(self.files.url(firsts))
+            self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, given_up), "new")
+        return new
 
     def _cut(self, staged: list[StagedFile], masks: list[Mask] | None) -> list[Batch]:
         columns = [*layout(self.pipeline).names, *(BESIDE if self.pipeline.rule else BESIDE[-1:])]
