@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from tests.support.topics import Shop, made
 
 # tests/integration/test_topics.py covers each instant by crashes instead of killed processes.
 INSTANTS = ("seal.after_commit", "push.after_insert")
+OTHERS = ("plan.before_commit", "seal.before_commit", "push.after_batch", "close.before_end")
 
 
 @pytest.fixture
@@ -55,13 +56,16 @@ def expect(one: Shop, products: range) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_topic_delivery_killed_twice_delivers_once(shop: Any, started: Any) -> None:
-    """Kill a delivery behind its seal and behind an insert; the next one delivers the rest, each product once."""
+@pytest.mark.parametrize(
+    "instants", [pytest.param(INSTANTS, id="some"), pytest.param(OTHERS, id="others", marks=pytest.mark.long)]
+)
+def test_topic_delivery_killed_often_delivers_once(instants: Sequence[str], shop: Any, started: Any) -> None:
+    """Kill a delivery at several instants; the next one delivers the rest, each product once."""
     one = shop(2, batch_rows=15)
     fill(one, range(20))
     one.deliver()
     fill(one, range(20, 40))
-    for instant in INSTANTS:
+    for instant in instants:
         started(one, at=instant).kill()
     one.deliver()
     expect(one, range(40))
