@@ -22,41 +22,41 @@ class AirflowApi:
 
     def dag_is_there(self, dag: str) -> bool:
         """Return whether Airflow has parsed the DAG."""
-        return self._call("GET", f"/dags/{dag}", missing_is_none=True) is not None
+        return self.call("GET", f"/dags/{dag}", missing_is_none=True) is not None
 
     def import_errors(self) -> list[str]:
         """Return one line for each DAG file that Airflow could not import: its path and the last line of the
         stack trace.
         """
-        found = self._call("GET", "/importErrors")["import_errors"]
+        found = self.call("GET", "/importErrors")["import_errors"]
         return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
 
     def pause(self, dag: str, paused: bool) -> None:
         """Switch a DAG's schedule off or on; a paused DAG doesn't start runs that were triggered by hand
         either.
         """
-        self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
+        self.call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None) -> str:
         """Trigger a run of a DAG and return the run's id."""
         return str(
-            self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})[
+            self.call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})[
                 "dag_run_id"
             ]
         )
 
     def runs(self, dag: str) -> dict[str, str]:
         """Return the state of each of a DAG's last 100 runs by run id, newest first."""
-        found = self._call("GET", f"/dags/{dag}/dagRuns?order_by=-id&limit=100")["dag_runs"]
+        found = self.call("GET", f"/dags/{dag}/dagRuns?order_by=-id&limit=100")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
     def run_state(self, dag: str, run: str) -> str:
         """Return the state of one run: queued, running, success or failed."""
-        return str(self._call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Return the task instances of a run, with task_id, map_index, state, try_number and duration."""
-        found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")[
+        found: list[dict[str, Any]] = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")[
             "task_instances"
         ]
         return found
@@ -64,7 +64,7 @@ class AirflowApi:
     def log_tail(self, dag: str, run: str, task: dict[str, Any], lines: int = 5) -> list[str]:
         """Return the first line of each of the last `lines` errors in a task's log."""
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
-        content = self._call("GET", path)["content"]
+        content = self.call("GET", path)["content"]
         events = [
             entry.get("event", "")
             for entry in content
@@ -74,14 +74,15 @@ class AirflowApi:
 
     def pools(self) -> set[str]:
         """Return the names of all pools."""
-        return {str(pool["name"]) for pool in self._call("GET", "/pools")["pools"]}
+        return {str(pool["name"]) for pool in self.call("GET", "/pools")["pools"]}
 
     def set_pool(self, name: str, slots: int, description: str) -> None:
         """Create a pool; leave an existing pool unchanged."""
-        if self._call("GET", f"/pools/{name}", missing_is_none=True) is None:
-            self._call("POST", "/pools", {"name": name, "slots": slots, "description": description})
+        if self.call("GET", f"/pools/{name}", missing_is_none=True) is None:
+            self.call("POST", "/pools", {"name": name, "slots": slots, "description": description})
 
-    def _call(self, method: str, path: str, body: Any = None, missing_is_none: bool = False) -> Any:
+    def call(self, method: str, path: str, body: Any = None, missing_is_none: bool = False) -> Any:
+        """Make a call with the token, and return the answer's JSON; raises StoreUnavailable."""
         self._token = self._token or self._login()
         try:
             return self._request(

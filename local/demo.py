@@ -111,8 +111,8 @@ def demo(places: StackLayout, once: bool, report: Path | None, events: int | Non
     places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
     stack = Stack(places)
     if report:
-        _fresh(report)
-    with _alone(places) as lock, _stopped_at_the_end(stack, lock):
+        remove_old(report)
+    with alone(places) as lock, _stopped_at_the_end(stack, lock):
         settings, journals = _prepared(stack, journal)
         dags = [f"deliver_{name}" for name in (*(one.name for one in journals), *_topics(settings))]
         runner = DagRunner(stack.airflow.api(), dags, console, stack.require_alive)
@@ -255,7 +255,7 @@ def _answer(port: int, query: str) -> str:
         return str(answer.read().decode())
 
 
-def _fresh(report: Path) -> None:
+def remove_old(report: Path) -> None:
     """Remove an earlier run's report and check that the new one can be written, before anything starts."""
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text("{}")
@@ -288,7 +288,7 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(places: StackLayout) -> Iterator[IO[str]]:
+def alone(places: StackLayout) -> Iterator[IO[str]]:
     """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its
     stack.
 

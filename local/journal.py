@@ -143,9 +143,9 @@ class Generated(Journal):
         self._file.parent.mkdir(parents=True, exist_ok=True)
         if self._loaded():
             return
-        self._keep(loaded=False)  # a run after a killed one goes on with the same plan
+        self.keep_plan(loaded=False)  # a run after a killed one goes on with the same plan
         generate(session, self.name, self.plan)
-        self._keep(loaded=True)
+        self.keep_plan(loaded=True)
 
     def expected(self) -> Iterator[tuple[str, int, list[Row]]]:
         """Yield the plan's rows, one bucket at a time."""
@@ -193,7 +193,8 @@ class Generated(Journal):
     def _loaded(self) -> bool:
         return self._file.exists() and bool(json.loads(self._file.read_text())["loaded"])
 
-    def _keep(self, loaded: bool) -> None:
+    def keep_plan(self, loaded: bool) -> None:
+        """Write the plan, and whether it is loaded, to the file that the next run reads."""
         draft = self._file.with_suffix(".draft")
         draft.write_text(json.dumps({"plan": asdict(self.plan), "loaded": loaded}))
         draft.replace(self._file)

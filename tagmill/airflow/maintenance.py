@@ -156,7 +156,8 @@ class OperationOperator(JobOperator):
         self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
         self.arguments = operation.job_arguments(params)
 
-    def _job_arguments(self) -> Sequence[str]:
+    def job_arguments(self) -> Sequence[str]:
+        """Return the chosen operation's arguments."""
         return self.arguments
 
     def _report_name(self) -> str:

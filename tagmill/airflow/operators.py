@@ -125,7 +125,7 @@ class JobOperator(SparkSubmitOperator):
         """Return a description of the job for messages."""
         return f"{self.step} of {self.pipeline}"
 
-    def _job_arguments(self) -> Sequence[str]:
+    def job_arguments(self) -> Sequence[str]:
         """Return the arguments that only this job has."""
         return ()
 
@@ -160,7 +160,7 @@ class JobOperator(SparkSubmitOperator):
     def _arguments(self, report_file: Path, owner: str) -> Sequence[str]:
         return [
             *("--pipeline", self.pipeline),
-            *self._job_arguments(),
+            *self.job_arguments(),
             *("--owner", owner),
             *("--config", str(connections.config_file())),
             *("--report", str(report_file)),
@@ -267,7 +267,8 @@ class SealOperator(JobOperator):
     def _job(self) -> str:
         return f"seal of run {self.planned['run']} of {self.pipeline}"
 
-    def _job_arguments(self) -> Sequence[str]:
+    def job_arguments(self) -> Sequence[str]:
+        """Return the run and the fence of the plan."""
         return ("--run", str(self.planned["run"]), "--fence", str(self.planned["fence"]))
 
     def _report_folder(self) -> str:
@@ -320,7 +321,8 @@ class AuditOperator(JobOperator):
         self.tags = list(params["tags"])
         self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
 
-    def _job_arguments(self) -> Sequence[str]:
+    def job_arguments(self) -> Sequence[str]:
+        """Return the reason for a repair, or the tags."""
         if self.why:
             return ("--repair", self.why)
         return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
@@ -342,7 +344,8 @@ class ReplicateOperator(JobOperator):
         """Set from the run's params if lost records are accepted."""
         self.accept_lost = bool(params["accept_lost"])
 
-    def _job_arguments(self) -> Sequence[str]:
+    def job_arguments(self) -> Sequence[str]:
+        """Return the operation, and whether lost records are accepted."""
         return ["--operation", "replicate", *(["--accept-lost"] if self.accept_lost else [])]
 
 

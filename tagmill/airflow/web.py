@@ -64,7 +64,7 @@ def pipelines_page(count_view: bool = False) -> HTMLResponse:
         values["pipelines"] = overview(connections.load_settings(), count_view=count_view)
     except TagmillError as error:
         status, values["problem"] = 503, str(error)
-    return HTMLResponse(_templates().get_template("pipelines.html.j2").render(values), status, HEADERS)
+    return HTMLResponse(templates().get_template("pipelines.html.j2").render(values), status, HEADERS)
 
 
 def page(pipeline: str, path: str) -> Response:
@@ -91,7 +91,8 @@ async def _explained(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 503)
 
 
-def _templates() -> "Environment":
+def templates() -> "Environment":
+    """Return the environment with the page's templates."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(

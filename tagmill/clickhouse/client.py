@@ -112,7 +112,7 @@ class ClickHouse:
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
         if settings.tls:
             tls.context("clickhouse", settings.tls_ca_file)
-        with self._tls_explained(), self._explained("can't be reached"):
+        with self._tls_explained(), self.explained("can't be reached"):
             self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
                 port=settings.port,
@@ -134,14 +134,14 @@ class ClickHouse:
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
         """Run one statement that returns no rows."""
-        with self._explained("refused a statement"):
+        with self.explained("refused a statement"):
             self.client.command(statement, parameters=parameters)
 
     def rows(
         self, query: str, parameters: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """Run a query and return all of its rows, for small results."""
-        with self._explained("could not answer"):
+        with self.explained("could not answer"):
             return [
                 tuple(row)
                 for row in self.client.query(query, parameters=parameters, settings=settings).result_rows
@@ -149,7 +149,7 @@ class ClickHouse:
 
     def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert a few rows; a repetition inserts them again."""
-        with self._explained("did not confirm an insert"):
+        with self.explained("did not confirm an insert"):
             self.client.insert(table, rows, column_names=list(columns), settings={"async_insert": 0})
 
     def now(self) -> datetime:
@@ -159,7 +159,7 @@ class ClickHouse:
 
     def save(self, query: str, parameters: dict[str, Any], sink: BinaryIO, settings: dict[str, Any]) -> None:
         """Stream the rows of a query, as Parquet, into an open file."""
-        with self._explained("could not answer"):
+        with self.explained("could not answer"):
             stream = self.client.raw_stream(query, parameters=parameters, settings=settings, fmt="Parquet")
             with closing(cast(BinaryIO, stream)) as rows:
                 copyfileobj(rows, sink)
@@ -180,7 +180,7 @@ class ClickHouse:
             f"WHERE (SELECT count() FROM {identifiers.sql(table)} WHERE `batch_id` = {batch}) = 0 "
             f"AND (SELECT count() FROM {identifiers.sql(table + '_voided')} WHERE `batch_id` = {batch}) = 0"
         )
-        with self._explained(f"did not confirm batch {batch_id}"):
+        with self.explained(f"did not confirm batch {batch_id}"):
             # The client leaves the bytes of a stream alone (command(data=...) decodes 100 MB as text, 3.4 s
             # of 4.2 s).
             summary = self.client.raw_insert(
@@ -278,7 +278,7 @@ class ClickHouse:
 
         Rows of later generations stay.
         """
-        with self._explained(f"did not confirm the removal of batch {batch_id}"):
+        with self.explained(f"did not confirm the removal of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {identifiers.sql(table)} DELETE "
                 "WHERE `batch_id` = {batch:UUID} AND `generation` <= {generation:UInt32}",
@@ -311,7 +311,7 @@ class ClickHouse:
     def delete_ids(self, table: str, persistence_ids: Iterable[str]) -> None:
         """Delete all rows of persistence ids, in any batch, and wait until they are gone."""
         for part in _id_chunks(persistence_ids):
-            with self._explained("did not confirm the removal of persistence ids"):
+            with self.explained("did not confirm the removal of persistence ids"):
                 self.client.command(
                     f"ALTER TABLE {identifiers.sql(table)} DELETE WHERE {OF_IDS}",
                     parameters={"ids": tuple(part)},
@@ -344,7 +344,7 @@ class ClickHouse:
         """Remove the mark of void_batch from a batch that is in the table after all, so that it may be sent
         again.
         """
-        with self._explained(f"did not take back the mark of batch {batch_id}"):
+        with self.explained(f"did not take back the mark of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {identifiers.sql(table + '_voided')} DELETE WHERE `batch_id` = {{batch:UUID}}",
                 parameters={"batch": str(batch_id)},
@@ -474,7 +474,8 @@ class ClickHouse:
             raise
 
     @contextmanager
-    def _explained(self, action: str) -> Iterator[None]:
+    def explained(self, action: str) -> Iterator[None]:
+        """Raise an error of the driver as Tagmill's, with `action` as what ClickHouse did."""
         try:
             yield
         except DatabaseError as error:

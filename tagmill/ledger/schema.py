@@ -41,7 +41,7 @@ def apply(settings: Settings) -> list[str]:
         for pipeline in settings.pipelines.values():
             clickhouse.check_destination(pipeline.destination, may_be_missing=True)
         for pipeline in settings.pipelines.values():
-            for statement in statements("clickhouse", _destination_values(settings, pipeline)):
+            for statement in statements("clickhouse", destination_values(settings, pipeline)):
                 clickhouse.command(statement)
             _apply_view(clickhouse, settings, pipeline)
             clickhouse.ensure_window(pipeline.destination)
@@ -57,7 +57,7 @@ def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSe
     If no view groups by time yet, first note the events that are under two offsets.
     """
     values, two_offsets = (
-        _destination_values(settings, pipeline),
+        destination_values(settings, pipeline),
         TwoOffsets(clickhouse, pipeline.destination),
     )
     query = (
@@ -137,7 +137,8 @@ def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:
+def destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:
+    """Return what the statements for a pipeline's destination have to be filled with."""
     return {
         **table_values(settings, pipeline.destination, columns.TAG_VIEWS),
         "view": identifiers.sql(pipeline.destination + "_events"),

@@ -103,7 +103,7 @@ def _validate(
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("reports").add_dataframe_asset("reports")
-    wished = context.suites.add(gx.ExpectationSuite(name=suite, expectations=_expectations(wanted)))
+    wished = context.suites.add(gx.ExpectationSuite(name=suite, expectations=expectations_of(wanted)))
     definition = context.validation_definitions.add(
         gx.ValidationDefinition(
             name="gate", data=asset.add_batch_definition_whole_dataframe("run"), suite=wished
@@ -121,7 +121,8 @@ def _validate(
     return result
 
 
-def _expectations(wanted: Sequence[Rule]) -> "list[Expectation]":
+def expectations_of(wanted: Sequence[Rule]) -> "list[Expectation]":
+    """Return Great Expectations' objects for the rules."""
     from great_expectations.expectations.core.expect_column_pair_values_to_be_equal import (
         ExpectColumnPairValuesToBeEqual,
     )

@@ -56,9 +56,9 @@ def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
     """Count, per tag, what the gate judges.
 
     Out: one row per tag, key `tag`; columns as TagReport. `wrong_bucket`: rows whose time is not in
-    their bucket, or whose timebucket is no start of one. `fits_day`, `fits_hour`, `fits_minute`: rows that would be right if the application's bucket
-    size were that one. Distinct persistence ids are not counted: even the approximate count switches code
-    generation off and doubles the time.
+    their bucket, or whose timebucket is no start of one. `fits_day`, `fits_hour`, `fits_minute`: rows that
+    would be right if the application's bucket size were that one. Distinct persistence ids are not counted:
+    even the approximate count switches code generation off and doubles the time.
     """
     keys = judged.select("tag", "ticks", "timebucket", "bad_key", "event_missing", "ttl_seconds")
     return keys.groupBy(F.coalesce("tag", F.lit("")).alias("tag")).agg(

@@ -156,7 +156,7 @@ def _of_slots(
     files: RunFiles, tasks: Sequence[tuple[Sequence[str], range]], order: Order, lot: int
 ) -> tuple[Iterable[Rows], Mapping[str, Any]]:
     names, slots = tasks[lot]
-    return chain.from_iterable(map(partial(_in_order, order=order), _merged(files, names, slots))), {}
+    return chain.from_iterable(map(partial(_in_order, order=order), merged_slots(files, names, slots))), {}
 
 
 def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
@@ -167,7 +167,7 @@ def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
         yield rows.take(places[begin : begin + at_once])
 
 
-def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
+def merged_slots(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
     """Yield the rows that the files have in each slot, about MERGED_BYTES at once."""
     with ExitStack() as stack:
         opened = [pq.ParquetFile(stack.enter_context(files.open(name))) for name in names]

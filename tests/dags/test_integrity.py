@@ -122,7 +122,7 @@ def test_audit_dag_is_one_spark_job(dags):
     params = dag.params
     params.update({"tags": ["order", 'it\'s "quoted" / ünï']})
     task.tags = params.validate()["tags"]
-    assert task._job_arguments() == ["--tag=order", '--tag=it\'s "quoted" / ünï']
+    assert task.job_arguments() == ["--tag=order", '--tag=it\'s "quoted" / ünï']
     with pytest.raises(ParamValidationError):
         params.update({"tags": ["nope"]})
         params.validate()
@@ -142,7 +142,7 @@ def test_audit_dag_repair_param_starts_repair(dags):
         (False, ["--tag=order"]),
     ):
         task.set_arguments({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
-        assert list(task._job_arguments()) == arguments
+        assert list(task.job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
         dag.params.update({"repair": "yes"})
         dag.params.validate()
@@ -163,7 +163,7 @@ def test_replicate_dag_looks_before_spark_job(dags):
     for params, arguments in (({}, []), ({"accept_lost": True}, ["--accept-lost"])):
         dag.params.update(params)
         task.set_arguments(dag.params.validate())
-        assert list(task._job_arguments()) == ["--operation", "replicate", *arguments]
+        assert list(task.job_arguments()) == ["--operation", "replicate", *arguments]
     with pytest.raises(ParamValidationError):
         dag.params.update({"accept_lost": "yes"})
         dag.params.validate()

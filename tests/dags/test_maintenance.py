@@ -207,7 +207,7 @@ def test_params_become_arguments_of_job(dags, operation, params, arguments):
     dag.params.update({"operation": operation, **params})
     task = dag.task_dict["change"]
     task.set_arguments(declared, dag.params.validate())
-    assert list(task._job_arguments()) == arguments
+    assert list(task.job_arguments()) == arguments
     assert (task.application.rpartition("/")[2], task.step) == (declared.script, declared.step)
     assert task.stores == (("cassandra", "kafka") if declared.kafka else ("cassandra",))
 

@@ -84,7 +84,7 @@ def spark_submit(tmp_path, monkeypatch, config):
             "params": {},
         }
         run.operator = operator
-        monkeypatch.setattr(operator, "_job_arguments", lambda: more) if more else None
+        monkeypatch.setattr(operator, "job_arguments", lambda: more) if more else None
         return operator.execute(context)
 
     run.seen = lambda: json.loads((tmp_path / "seen.json").read_text())

@@ -172,12 +172,12 @@ class Delivery:
 
     def batches(self) -> list[tuple[Any, ...]]:
         """Return number, state and generation of each batch of each run."""
-        found = self._ledger("runs", "run, batch_no, batch_state, generation", run=list(range(1, 20)))
+        found = self.ledger_value("runs", "run, batch_no, batch_state, generation", run=list(range(1, 20)))
         return sorted(row for row in found if row[1] is not None)
 
     def run_state(self, run: int = 1) -> tuple[str, int]:
         """Return state and fence of a run."""
-        state, fence = self._ledger("runs", "state, fence", run=[run])[0]
+        state, fence = self.ledger_value("runs", "state, fence", run=[run])[0]
         return state, fence
 
     def progress(self) -> list[tuple[Any, ...]]:
@@ -191,14 +191,14 @@ class Delivery:
 
     def marks(self) -> list[tuple[Any, ...]]:
         """Return the delivered rows that the watermarks count, by tag."""
-        return sorted(self._ledger("watermarks", "tag, delivered"))
+        return sorted(self.ledger_value("watermarks", "tag, delivered"))
 
     def view(self) -> list[tuple[Any, ...]]:
         """Return all rows of the journal's view."""
         rows = self.stack.session.execute(f"SELECT * FROM {self.keyspace}.tag_views")
         return sorted(tuple(map(repr, row)) for row in rows)
 
-    def _ledger(self, table: str, columns: str, **keys: list[int]) -> list[tuple[Any, ...]]:
+    def ledger_value(self, table: str, columns: str, **keys: list[int]) -> list[tuple[Any, ...]]:
         more = "".join(f" AND {key} IN ({', '.join(map(str, values))})" for key, values in keys.items())
         rows = self.stack.session.execute(
             f"SELECT {columns} FROM tagmill_test.{table} WHERE pipeline = %s{more}", (self.pipeline,)

@@ -72,7 +72,7 @@ def table(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     settings = Settings.load(file)
     with ClickHouse(settings.clickhouse) as clickhouse:
         for statement in schema.statements(
-            "clickhouse", schema._destination_values(settings, settings.pipeline("p"))
+            "clickhouse", schema.destination_values(settings, settings.pipeline("p"))
         ):
             clickhouse.command(statement)
         yield clickhouse, name

@@ -143,7 +143,7 @@ def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
     copied = restoring.copy(world.session, world.ledger)
     for row in copied[table]:
         values = {name: cell[0] for name, cell in row.items()}
-        restoring._insert(world.session, world.ledger, table, values, None)
+        restoring.insert(world.session, world.ledger, table, values, None)
     world.write()
     with pytest.raises(
         ForeignWriteTime, match="written by another program.*Nothing was sealed.*ledger restore"

@@ -12,7 +12,7 @@ from tagmill.airflow import web
 from tagmill.airflow.overview import overview
 from tagmill.config.settings import Settings
 views = overview(Settings.load(Path(sys.argv[1])))
-print(web._templates().get_template("pipelines.html.j2").render(pipelines=views))
+print(web.templates().get_template("pipelines.html.j2").render(pipelines=views))
 """
 
 

@@ -33,11 +33,9 @@ def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -
             key = {name: cell[0] for name, cell in row.items() if name in keys and cell[0] is not None}
             others = {name: cell for name, cell in row.items() if name not in keys and cell[0] is not None}
             if not own_times:
-                _insert(
-                    session, keyspace, table, key | {name: cell[0] for name, cell in others.items()}, None
-                )
+                insert(session, keyspace, table, key | {name: cell[0] for name, cell in others.items()}, None)
             for name, (value, written) in others.items() if own_times else ():
-                _insert(session, keyspace, table, key | {name: value}, written)
+                insert(session, keyspace, table, key | {name: value}, written)
 
 
 def create_again(session: Session, keyspace: str, *tables: str) -> None:
@@ -55,7 +53,7 @@ def lose(session: Session, keyspace: str) -> None:
             session.execute(f"TRUNCATE {keyspace}.{table}", timeout=60)
 
 
-def _insert(session: Session, keyspace: str, table: str, row: dict[str, Any], written: int | None) -> None:
+def insert(session: Session, keyspace: str, table: str, row: dict[str, Any], written: int | None) -> None:
     columns, marks = ", ".join(f'"{name}"' for name in row), ", ".join("%s" for _ in row)
     using = f" USING TIMESTAMP {written}" if written is not None else ""
     session.execute(f"INSERT INTO {keyspace}.{table} ({columns}) VALUES ({marks}){using}", list(row.values()))

@@ -190,7 +190,7 @@ class Standalone:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Make a REST call for which the stack's own client has no method, and return the answer."""
-        return self.api._call(method, path, body)
+        return self.api.call(method, path, body)
 
     def page(self, path: str, *, login: bool) -> tuple[int, str]:
         """Return status and text of a page of the UI, requested with or without the login."""

@@ -75,7 +75,7 @@ def decoded(
     """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     decode = partial(
-        _decode,
+        decode_batches,
         pipeline=pipeline,
         contents=dict(contents),
         reasons=apart.reasons,
@@ -85,7 +85,7 @@ def decoded(
     return Source(read, decode, schema_of(pipeline), layout(pipeline))
 
 
-def _decode(
+def decode_batches(
     batches: Iterable[pa.RecordBatch],
     notes: Notes,
     pipeline: TopicSettings,
@@ -94,6 +94,7 @@ def _decode(
     nulls: Sequence[str],
     largest: int,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each batch of records (schema_of), by a worker."""
     reader, schema = RecordDecoder(pipeline, contents, notes.list_fields), schema_of(pipeline)
     alike, noted = VectorizedDecoder(reader), noted_names(pipeline)
     for batch in batches:

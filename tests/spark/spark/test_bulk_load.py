@@ -65,7 +65,7 @@ def test_merged_rows_come_once_ordered_by_time(tmp_path: Path, shares: int) -> N
     files, names, count = written(tmp_path, 5)
     seen, of_partition = [], dict[tuple[str, int], int]()
     for share in range(shares):
-        for merged in bulk_load._merged(files, names, range(share, SLOTS, shares)):
+        for merged in bulk_load.merged_slots(files, names, range(share, SLOTS, shares)):
             table = merged.take(pa.array(in_order(merged)))
             seen += table["n"].to_pylist()
             for key, rows in groupby(
@@ -83,7 +83,7 @@ def test_merged_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.
     """Merge in pieces of limited size without losing a row."""
     files, names, count = written(tmp_path, 5)
     monkeypatch.setattr(bulk_load, "MERGED_BYTES", 1000)
-    sizes = [(rows.num_rows, rows.nbytes) for rows in bulk_load._merged(files, names, range(SLOTS))]
+    sizes = [(rows.num_rows, rows.nbytes) for rows in bulk_load.merged_slots(files, names, range(SLOTS))]
     assert sum(rows for rows, _ in sizes) == count
     assert len(sizes) > SLOTS and max(size for _, size in sizes) < 6000
 

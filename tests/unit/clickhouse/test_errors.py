@@ -11,7 +11,7 @@ def raised(code: int | None) -> None:
     """Raise an exception of ClickHouse, as the client raises it, where Tagmill explains it."""
     clickhouse = ClickHouse.__new__(ClickHouse)  # The constructor would connect to a server.
     clickhouse.where = "ClickHouse at nowhere"
-    with clickhouse._explained("could not answer"):  # noqa: SLF001
+    with clickhouse.explained("could not answer"):
         raise DatabaseError(f"Code: {code}. DB::Exception: so it is", code=code)
 
 

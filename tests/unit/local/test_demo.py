@@ -19,9 +19,9 @@ from tagmill.errors import ConfigurationError, LeaseTaken
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from local.demo import _alone
+from local.demo import alone
 from local.layout import Ports, StackLayout
-with _alone(StackLayout(Path(sys.argv[1]), Ports())) as lock:
+with alone(StackLayout(Path(sys.argv[1]), Ports())) as lock:
     guard = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])  # stands for it
     print(guard.pid, flush=True)
     time.sleep(60)
@@ -38,21 +38,21 @@ def test_alone_refuses_second_waits_for_killed(places, capsys):
     command = [sys.executable, "-c", HOLDER, str(places.home)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         guard = int(other.stdout.readline())
-        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
+        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo.alone(places):
             pass
         other.kill()
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # The process is dead, and still a zombie.
         threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
-        with demo._alone(places):
+        with demo.alone(places):
             assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
 
 
 def test_fresh_removes_report_and_makes_folder(tmp_path):
     """Remove an earlier report, and make the folder of a new one."""
     report = tmp_path / "not" / "there" / "r.json"
-    demo._fresh(report)
+    demo.remove_old(report)
     report.write_text("old")
-    demo._fresh(report)
+    demo.remove_old(report)
     assert report.parent.is_dir() and not report.exists()
 
 

@@ -46,7 +46,7 @@ def test_expected_counts_are_those_of_the_events(rows, tags, owners, size, bucke
 
 def test_a_kept_plan_is_used_again(tmp_path):
     first = Generated(100, tmp_path)
-    first._keep(loaded=False)
+    first.keep_plan(loaded=False)
     assert Generated(100, tmp_path).plan == first.plan
 
 

@@ -215,8 +215,8 @@ def test_a_crashed_expectation_stops_the_run(docs: str, monkeypatch: pytest.Monk
 
 def test_an_expectation_without_a_result_stops_the_run(docs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that give no result stop the run like checks that fail."""
-    whole = expectations._expectations
-    monkeypatch.setattr(expectations, "_expectations", lambda wanted: whole(wanted)[:-1])
+    whole = expectations.expectations_of
+    monkeypatch.setattr(expectations, "expectations_of", lambda wanted: whole(wanted)[:-1])
     assert judge(CLEAN, docs).failures == [
         "the check 'Undelivered rows live at least 86400 s more (events-by-tag.time-to-live)' "
         "could not be made: it gave no result"

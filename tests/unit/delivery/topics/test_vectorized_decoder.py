@@ -83,7 +83,7 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
         }
     )
     notes = Notes()
-    found = list(staging._decode([records], notes, chosen, files or {}, {}, (), 2**24))
+    found = list(staging.decode_batches([records], notes, chosen, files or {}, {}, (), 2**24))
     return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found), notes
 
 
