@@ -5,7 +5,7 @@ untouched.
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -35,9 +35,9 @@ VOLATILE = {"fence", "attempt", "owner", "done_at", "begun_at"}
 
 
 class InterruptedThen(KeyboardInterrupt):
-    """An interrupt behind which each further call fails with another error."""
+    """An interrupt behind which each further call fails with a new error that `then` makes."""
 
-    def __init__(self, then: BaseException) -> None:
+    def __init__(self, then: Callable[[], BaseException]) -> None:
         super().__init__()
         self.then = then
 
@@ -52,7 +52,7 @@ CASSANDRA: dict[str, tuple[BaseException, str, int]] = {
     "memory": (MemoryError(), "no memory left", 75),
     "interrupted": (KeyboardInterrupt(), "stopped; nothing is lost", 130),
     "interrupted, then no answer": (
-        InterruptedThen(cassandra.OperationTimedOut()),
+        InterruptedThen(cassandra.OperationTimedOut),
         "stopped; nothing is lost",
         130,
     ),
@@ -104,7 +104,7 @@ class Broken:
     def __call__(self, *_: Any, **__: Any) -> Any:
         self.raised += 1
         if self.raised > 1 and isinstance(self.error, InterruptedThen):
-            raise self.error.then
+            raise self.error.then()
         raise self.error
 
 
