@@ -69,14 +69,15 @@ def audit(
     configured.pipeline(pipeline)
     if repair and (tag or not (why or dry_run)):
         raise typer.BadParameter("--repair needs --why or --dry-run, and is for all tags of the pipeline")
-    if repair and not dry_run:
+    changes = repair and not dry_run
+    if changes:
         must_be_answerable(yes)
     owner, repairs = this_process(), list[Any]()
     with ExitStack() as stack:
         with telling(pipeline, "starting Spark") as tell:
             spark = stack.enter_context(spark_session(configured, f"tagmill audit {pipeline}"))
             made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
-        if repair and not dry_run and not made.agrees:
+        if changes and not made.agrees:
             if not yes and not as_json:
                 _show(made)
                 out.print(preview(made), markup=False)
@@ -96,9 +97,7 @@ def audit(
     if report:
         report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
     if as_json:
-        repaired = (
-            {"repairs": [done.model_dump(mode="json") for done in repairs]} if repair and not dry_run else {}
-        )
+        repaired = {"repairs": [done.model_dump(mode="json") for done in repairs]} if changes else {}
         print(json.dumps({**made.model_dump(mode="json"), **repaired}))
     else:
         for done in repairs:

@@ -147,8 +147,7 @@ def one_line() -> Iterator[None]:
     except Exception as error:
         if errors.was_interrupted(error):
             raise signals.ended(error) from None
-        told = error if isinstance(error, TagmillError) else errors.tell(error, log_folder(), "tagmill")
-        raise _ended(told) from None
+        raise _ended(errors.tell(error, log_folder(), "tagmill")) from None
 
 
 def _ended(error: TagmillError) -> typer.Exit:
@@ -202,15 +201,20 @@ def confirm(question: str, yes: bool) -> None:
     """Ask before something that can't be undone, and exit with 2 unless it is confirmed; without a terminal
     --yes is needed.
     """
-    if not yes and not (sys.stdin.isatty() and typer.confirm(question)):
-        err.print("nothing was done (answer yes, or give --yes)")
-        raise typer.Exit(2)
+    must_be_answerable(yes)
+    if not yes and not typer.confirm(question):
+        raise _nothing_done()
 
 
 def must_be_answerable(yes: bool) -> None:
     """Exit with 2 if a question could not be answered later: without a terminal --yes is needed."""
     if not yes and not sys.stdin.isatty():
-        confirm("", yes)
+        raise _nothing_done()
+
+
+def _nothing_done() -> typer.Exit:
+    err.print("nothing was done (answer yes, or give --yes)")
+    return typer.Exit(2)
 
 
 def confirm_from_now_on(question: str, yes: bool) -> None:

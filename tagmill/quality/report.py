@@ -67,9 +67,9 @@ def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
         F.count_if("event_missing").alias("null_events"),
         F.count_if(~_aligned(bucket_ms)).alias("timebucket_misaligned"),
         F.count_if(_is_outside(bucket_ms)).alias("wrong_bucket"),
-        F.count_if(_fits(BucketSize.DAY)).alias("fits_day"),
-        F.count_if(_fits(BucketSize.HOUR)).alias("fits_hour"),
-        F.count_if(_fits(BucketSize.MINUTE)).alias("fits_minute"),
+        F.count_if(_fits(BucketSize.DAY.milliseconds)).alias("fits_day"),
+        F.count_if(_fits(BucketSize.HOUR.milliseconds)).alias("fits_hour"),
+        F.count_if(_fits(BucketSize.MINUTE.milliseconds)).alias("fits_minute"),
         F.min("ticks").alias("first_ticks"),
         F.max("ticks").alias("last_ticks"),
         F.min("ttl_seconds").alias("smallest_ttl_seconds"),
@@ -111,8 +111,8 @@ def _inside(bucket_ms: int) -> Column:
 
 def _is_outside(bucket_ms: int) -> Column:
     """Return whether a row with a time is not in the bucket of its time."""
-    return F.col("ticks").isNotNull() & ~(_aligned(bucket_ms) & _inside(bucket_ms))
+    return F.col("ticks").isNotNull() & ~_fits(bucket_ms)
 
 
-def _fits(size: BucketSize) -> Column:
-    return _aligned(size.milliseconds) & _inside(size.milliseconds)
+def _fits(bucket_ms: int) -> Column:
+    return _aligned(bucket_ms) & _inside(bucket_ms)

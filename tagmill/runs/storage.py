@@ -8,7 +8,7 @@ manifest.json, progress, holds.
 
 import errno
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from tagmill.runs.privacy import make_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 # Bytes that are read at once to compute a digest.
 CHUNK = 8 * 1024 * 1024
@@ -149,15 +150,23 @@ class RunFiles:
             with self.open(name) as source:
                 yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
 
-    def count_rows(self, folder: str) -> int:
-        """Return the number of rows in the Parquet files directly in a folder, by their footers."""
+    def footers(self, names: Iterable[str]) -> "Iterator[pq.FileMetaData]":
+        """Yield the footer of each of these Parquet files."""
         import pyarrow.parquet as pq
 
-        rows = 0
-        for name in self.parquet(folder):
+        for name in names:
             with self.open(name) as source:
-                rows += pq.read_metadata(source).num_rows
-        return rows
+                yield pq.read_metadata(source)
+
+    def count_rows(self, folder: str) -> int:
+        """Return the number of rows in the Parquet files directly in a folder, by their footers."""
+        return sum(footer.num_rows for footer in self.footers(self.parquet(folder)))
+
+    def has_rows(self, folder: str) -> bool:
+        """Return whether a Parquet file directly in a folder has a row; reads footers up to the first such
+        file.
+        """
+        return any(footer.num_rows for footer in self.footers(self.parquet(folder)))
 
     def folders(self, relative: str) -> list[str]:
         """Return the names of the folders directly in a folder, sorted; an absent folder has none."""

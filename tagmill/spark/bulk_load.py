@@ -107,9 +107,7 @@ def load_merged(
 def are_few(files: RunFiles, names: Sequence[str]) -> bool:
     """Return whether files have at most FEW_ROWS of FEW_BYTES together, by their footers."""
     rows = size = 0
-    for name in names:
-        with files.open(name) as source:
-            footer = pq.read_metadata(source)
+    for footer in files.footers(names):
         rows += footer.num_rows
         size += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
         if rows > FEW_ROWS or size > FEW_BYTES:

@@ -99,8 +99,6 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
     except Exception as error:
         if errors.was_interrupted(error):
             _interrupted(report)
-        elif isinstance(error, TagmillError):
-            _failed(report, error, type(error).__name__)
         else:
             told = errors.tell(error, _log_folder(args), f"{step} {args.pipeline}")
             _failed(report, told, type(error if isinstance(told, UnexpectedError) else told).__name__)

@@ -18,13 +18,20 @@ def materialize(rows: DataFrame, url: str) -> DataFrame:
     """
     rows.write.mode("overwrite").parquet(url)
     written = rows.sparkSession.read.schema(rows.schema).parquet(url)
-    return written if count_rows(url) else written.where("false")
+    files, folder = _place(url)
+    return written if files.has_rows(folder) else written.where("false")
 
 
 def count_rows(url: str) -> int:
     """Return the number of rows that were written to a folder, by the footers of its Parquet files."""
+    files, folder = _place(url)
+    return files.count_rows(folder)
+
+
+def _place(url: str) -> tuple[RunFiles, str]:
+    """Return the files below the folder that has a URL's last part, and that part."""
     root, _, folder = url.rpartition("/")
-    return _files(root).count_rows(folder)
+    return _files(root), folder
 
 
 @lru_cache(maxsize=8)

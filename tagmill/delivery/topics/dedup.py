@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ KEY = ["shard", "unique_id"]
 # How many ids are compared in memory at once, and how many a worker looks up at once.
 COMPARED_AT_ONCE, LOOKED_UP_AT_ONCE = 2_000_000, 20_000
 HEX_DIGITS = 8
+R = TypeVar("R", pa.RecordBatch, pa.Table)
 FIRSTS = pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()})
 
 
@@ -101,9 +103,14 @@ def _look(
 ) -> Iterator[pa.RecordBatch]:
     ids = Deduplication(connected(cassandra), ledger, pipeline, rule)
     for batch in batches:
-        asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
-        known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
-        yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])
+        yield _places(batch, ids, since, written_to, given_up)
+
+
+def _places(rows: R, ids: Deduplication, since: datetime, written_to: int, given_up: frozenset[UUID]) -> R:
+    """Return the PLACE of each row whose id is not known. In: KEY, PLACE."""
+    asked = zip(rows["shard"].to_pylist(), rows["unique_id"].to_pylist(), strict=True)
+    known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
+    return rows.filter(pc.invert(pc.is_in(rows["unique_id"], known))).select([PLACE])
 
 
 def write_unknown(
@@ -121,8 +128,6 @@ def write_unknown(
     parts = map(pa.Table.from_batches, ([part] for part in files.record_batches(firsts, LOOKED_UP_AT_ONCE)))
     rows = pa.concat_tables([FIRSTS.empty_table(), *(part.select(FIRSTS.names) for part in parts)])
     rows = rows.sort_by([(name, "ascending") for name in KEY])
-    asked = zip(rows["shard"].to_pylist(), rows["unique_id"].to_pylist(), strict=True)
-    known = pa.array(ids.known(asked, since, written_to, frozenset(map(UUID, given_up))), pa.string())
-    new = rows.filter(pc.invert(pc.is_in(rows["unique_id"], known))).select([PLACE])
+    new = _places(rows, ids, since, written_to, frozenset(map(UUID, given_up)))
     with files.create(f"{folder}/00000.parquet") as sink:
         pq.write_table(new, sink, **CODEC)
