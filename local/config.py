@@ -53,6 +53,10 @@ schedule = "@hourly"
 [kafka]
 bootstrap_servers = ["127.0.0.1:{kafka}"]
 
+# All three are delivered in one Spark session, by the DAG deliver_all.
+[airflow]
+shared_session = true
+
 [pipelines.products]
 kind = "topic"
 topics = ["products"]

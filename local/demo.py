@@ -114,7 +114,7 @@ def demo(places: StackLayout, once: bool, report: Path | None, events: int | Non
         remove_old(report)
     with alone(places) as lock, _stopped_at_the_end(stack, lock):
         settings, journals = _prepared(stack, journal)
-        dags = [f"deliver_{name}" for name in (*(one.name for one in journals), *_topics(settings))]
+        dags = _dags(settings)
         runner = DagRunner(stack.airflow.api(), dags, console, stack.require_alive)
         console.print(f"Airflow delivers ({', '.join(runner.dags)}) …")
         runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
@@ -158,6 +158,13 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
             console.print(f"filling the topic {name} …")
             products.load(settings)
     return settings, journals
+
+
+def _dags(settings: Settings) -> list[str]:
+    """Return the DAGs that deliver: one for all pipelines where they share a session."""
+    if settings.airflow.shared_session:
+        return ["deliver_all"]
+    return [f"deliver_{name}" for name in (*settings.pipelines, *settings.streams)]
 
 
 def _topics(settings: Settings) -> list[str]:
@@ -229,7 +236,7 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
         f"SELECT tags, count() AS events FROM {journal.name}_events GROUP BY tags ORDER BY tags "
         "FORMAT PrettyCompact"
     )
-    console.print(f"Airflow    {base}/dags/deliver_{journal.name}   login {user} / {password}")
+    console.print(f"Airflow    {base}/dags/{_dags(settings)[0]}   login {user} / {password}")
     console.print(
         f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)"
     )

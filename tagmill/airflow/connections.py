@@ -20,6 +20,7 @@ from tagmill.config.settings import CONFIG_VARIABLE, CassandraSettings, ClickHou
 from tagmill.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
+StoreName = Literal["cassandra", "clickhouse", "kafka"]
 Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)
 
 
@@ -63,9 +64,8 @@ def find(conn_id: str) -> Connection | None:
     return connection
 
 
-def spark_environment(settings: Settings, *stores: Literal["cassandra", "kafka"]) -> dict[str, str]:
-    """Return variables that carry these stores' credentials and TLS to a Spark driver (no job needs
-    ClickHouse).
+def spark_environment(settings: Settings, *stores: StoreName) -> dict[str, str]:
+    """Return variables that carry these stores' credentials and TLS to a Spark driver.
 
     Give them to the process or write them to a file of mode 0600, never to a command line.
     """

@@ -16,6 +16,7 @@ from tagmill.airflow import steps
 from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operations import MOMENT
 from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
+from tagmill.airflow.together import own_schedule
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 
@@ -33,7 +34,7 @@ def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         description=f"{configured.keyspace}.{configured.view_table} to ClickHouse table "
         f"{configured.destination}, exactly once",
         doc=__doc__,
-        schedule=configured.schedule,
+        schedule=own_schedule(settings, pipeline, configured.schedule),
         params=_params(configured),
     )
     with dag:

@@ -5,6 +5,7 @@ schema.
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 
 from tagmill.config.tag_views import PipelineSettings
@@ -33,7 +34,7 @@ def new_dag(
     *,
     description: str,
     doc: str | None,
-    schedule: str | None,
+    schedule: str | BaseTimetable | None,
     params: dict[str, Param],
 ) -> DAG:
     """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up.
@@ -60,14 +61,14 @@ def new_dag(
     return dag
 
 
-def _timetable(schedule: str | None) -> CronTriggerTimetable | str | None:
+def _timetable(schedule: str | BaseTimetable | None) -> BaseTimetable | str | None:
     """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's
     next moment.
 
     With a start_date Airflow would begin with the missed one, also when a person only triggers a dry run by
     the form.
     """
-    if schedule is None or schedule in NOT_CRON:
+    if not isinstance(schedule, str) or schedule in NOT_CRON:
         return schedule
     return CronTriggerTimetable(schedule, timezone="UTC", run_immediately=AT_ONCE)
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -93,7 +93,7 @@ class JobOperator(SparkSubmitOperator):
     ui_color = "#d8e8f8"
     operator_extra_links = (ReportLink(),)
     # The stores that the job logs in to.
-    stores: Sequence[Literal["cassandra", "kafka"]] = ("cassandra",)
+    stores: Sequence[connections.StoreName] = ("cassandra",)
 
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
         self.step = Path(application).stem
@@ -347,6 +347,38 @@ class ReplicateOperator(JobOperator):
     def job_arguments(self) -> Sequence[str]:
         """Return the operation, and whether lost records are accepted."""
         return ["--operation", "replicate", *(["--accept-lost"] if self.accept_lost else [])]
+
+
+class DeliverOperator(JobOperator):
+    """Runs spark_jobs/deliver.py: the pipelines that have something to do, in one session.
+
+    Args:
+        planned: what the plan task returned; `deliver` has the pipelines.
+    """
+
+    template_fields: Sequence[str] = ("planned",)
+    stores = ("cassandra", "clickhouse", "kafka")
+
+    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
+        super().__init__(pipeline="all", **kwargs)
+        self.planned = planned
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Deliver them. Out: `outcomes`, each pipeline's own, and the message."""
+        self._outcomes: dict[str, Any] = {}
+        return {**super().execute(context), "outcomes": self._outcomes}
+
+    def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
+        report = super()._run(settings, report_file, context)
+        self._outcomes = report["result"]["outcomes"]
+        for outcome in self._outcomes.values():
+            if outcome["docs"]:
+                outcome["docs"] = docs_link(settings, outcome["docs"])
+        return report
+
+    def job_arguments(self) -> Sequence[str]:
+        """Return the pipelines."""
+        return [f"--deliver={name}" for name in self.planned["deliver"]]
 
 
 def _without_master(conf: Mapping[str, str]) -> dict[str, str]:

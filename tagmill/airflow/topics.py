@@ -17,6 +17,7 @@ from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, ne
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.operators import DrainBacklogOperator, TopicSealOperator
 from tagmill.airflow.steps import owner
+from tagmill.airflow.together import own_schedule
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 
@@ -35,7 +36,7 @@ def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         description=f"what is new of {pipeline} to ClickHouse table {configured.destination}, each event "
         "once",
         doc=__doc__,
-        schedule=configured.schedule,
+        schedule=own_schedule(settings, pipeline, configured.schedule),
         params=_params() if isinstance(configured, TopicSettings) else {},
     )
     with dag:

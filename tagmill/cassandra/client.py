@@ -3,6 +3,7 @@ errors as Tagmill's.
 """
 
 import logging
+import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from random import sample
 from typing import Any, TypeVar, cast, overload
+from uuid import UUID
 
 from cassandra import (
     AuthenticationFailed,
@@ -40,7 +42,14 @@ from cassandra.cluster import (
 from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
-from cassandra.query import PreparedStatement, SimpleStatement, Statement
+from cassandra.query import (
+    BatchStatement,
+    BatchType,
+    BoundStatement,
+    PreparedStatement,
+    SimpleStatement,
+    Statement,
+)
 from tenacity import (
     Retrying,
     retry,
@@ -73,6 +82,8 @@ PASSING = (
 NEWEST_PROTOCOL = ProtocolVersion.V5
 # Requests of execute_many that are under way at once.
 CONCURRENCY = 128
+# Writes that are sent together, and bytes of their values: Cassandra warns of batches above 10 partitions or 5 KiB.
+WRITES_TOGETHER, BYTES_TOGETHER = 10, 4096
 # Number of nodes whose clocks a session reads.
 CLOCKS_READ = 4
 # Seconds that a failing call is retried: a node that restarts is back within this time.
@@ -83,21 +94,19 @@ RECONNECT = ExponentialReconnectionPolicy(0.5, 5)
 T = TypeVar("T")
 
 
-class Cassandra:
-    """A session that keeps prepared statements by their text and reads what Tagmill writes.
+class _Connection:
+    """Driver's cluster and session, with the statements prepared on it.
 
-    Close it, or use it in `with`.
-
-    `compression`: whether traffic is compressed, where the driver can do that.
+    The driver's own refresh of the schema is off: it reads all of it after each change of any table.
     """
 
-    def __init__(self, settings: CassandraSettings, *, compression: bool = True) -> None:
-        self.settings = settings
-        self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
-        consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
+    def __init__(self, settings: CassandraSettings, compression: bool) -> None:
+        self.made_for = (settings, compression, os.getpid())
+        self.prepared: dict[tuple[str, int], PreparedStatement] = {}
+        self._schema_version: UUID | None = None
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter)),
-            consistency_level=consistency,
+            consistency_level=ConsistencyLevel.name_to_value[settings.own_consistency],
             serial_consistency_level=ConsistencyLevel.SERIAL,
             request_timeout=settings.request_timeout_seconds,
         )
@@ -111,18 +120,82 @@ class Cassandra:
             compression=compression,
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
+            schema_metadata_enabled=False,
         )
         self.cluster.protocol_version = NEWEST_PROTOCOL
-        self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
-        self._reads_at = consistency
+        where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         try:
             self.session: Session = self.cluster.connect()
+            self.refresh_schema()
         except NoHostAvailable as error:
             self.cluster.shutdown()
-            raise _connect_error(settings, self.where, error) from None
+            raise _connect_error(settings, where, error) from None
         except DriverException as error:
             self.cluster.shutdown()
-            raise StoreUnavailable(f"{self.where}: {error}") from None
+            raise StoreUnavailable(f"{where}: {error}") from None
+
+    def refresh_schema(self) -> None:
+        """Read the schema again if it has changed since it was read.
+
+        This reads all of it, because the driver's refresh of one keyspace leaves out its tables.
+        """
+        asked = SimpleStatement(
+            "SELECT schema_version FROM system.local", consistency_level=ConsistencyLevel.ONE
+        )
+        version = self.session.execute(asked).one().schema_version
+        if version != self._schema_version:
+            refresh_schema(self.cluster)
+            self._schema_version = version
+
+    def is_fit_for(self, *wanted: object) -> bool:
+        """Return whether this connection was made for these settings, by this process, and works; the schema is
+        up to date then.
+        """
+        if self.made_for != wanted:
+            return False
+        try:
+            self.refresh_schema()
+        except DriverException:
+            return False
+        return True
+
+    def end(self) -> None:
+        """End the session and its threads, unless they are those of another process."""
+        if self.made_for[-1] == os.getpid():
+            self.cluster.shutdown()
+
+
+# Connections that nobody uses, the last given back at the end: the steps of a run follow each other in one process.
+_idle = deque[_Connection]()
+MOST_IDLE = 2
+
+
+def _connection(settings: CassandraSettings, compression: bool) -> _Connection:
+    """Return an idle connection for these settings, or a new one; those that don't fit end."""
+    while _idle:
+        with suppress(IndexError):  # another thread took the last one
+            connection = _idle.pop()
+            if connection.is_fit_for(settings, compression, os.getpid()):
+                return connection
+            connection.end()
+    return _Connection(settings, compression)
+
+
+class Cassandra:
+    """A session that keeps prepared statements by their text and reads what Tagmill writes.
+
+    Close it, or use it in `with`: the next one with the same settings takes over its connection.
+
+    `compression`: whether traffic is compressed, where the driver can do that.
+    """
+
+    def __init__(self, settings: CassandraSettings, *, compression: bool = True) -> None:
+        self.settings = settings
+        self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
+        self._reads_at = ConsistencyLevel.name_to_value[settings.own_consistency]
+        self._connection = _connection(settings, compression)
+        self.cluster, self.session = self._connection.cluster, self._connection.session
+        self._is_open = True
 
     def __enter__(self) -> "Cassandra":
         return self
@@ -131,8 +204,12 @@ class Cassandra:
         self.close()
 
     def close(self) -> None:
-        """End the session and its threads."""
-        self.cluster.shutdown()
+        """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
+        if self._is_open:
+            self._is_open = False
+            _idle.append(self._connection)
+            while len(_idle) > MOST_IDLE:
+                _idle.popleft().end()
 
     @cached_property
     def clocks(self) -> list[clock.Reading]:
@@ -207,30 +284,31 @@ class Cassandra:
         use `read_consistency`.
         """
         other = copy(self)
-        other._prepared = {}
         other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
         return other
 
-    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """Refresh the schema and return the driver's tables of a keyspace by name; None: the keyspace does
-        not exist.
-
-        This reads all of the schema, because the driver's refresh of one keyspace leaves out its tables.
-        """
+    @property
+    def keyspaces(self) -> Mapping[str, Any]:
+        """Return the driver's keyspaces by name, as of now."""
         with explained(self.where):
-            refresh_schema(self.cluster)
-        metadata = self.cluster.metadata.keyspaces.get(keyspace)
+            self.retried(self._connection.refresh_schema)
+        return cast(Mapping[str, Any], self.cluster.metadata.keyspaces)
+
+    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
+        """Return the driver's tables of a keyspace by name, as of now; None: the keyspace does not exist."""
+        metadata = self.keyspaces.get(keyspace)
         return metadata.tables if metadata else None
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
         """Return the prepared statement of this text at a consistency; it is prepared once per session."""
-        statement = self._prepared.get((cql, consistency))
+        level = self._reads_at if consistency is None else consistency
+        statement = self._connection.prepared.get((cql, level))
         if statement is None:
             with explained(self.where):
                 statement = self.retried(lambda: self.session.prepare(cql))
             statement.is_idempotent = True
-            statement.consistency_level = self._reads_at if consistency is None else consistency
-            self._prepared[(cql, consistency)] = statement
+            statement.consistency_level = level
+            self._connection.prepared[(cql, level)] = statement
         return statement
 
     def execute(self, cql: str, *values: Any, consistency: int | None = None) -> list[Any]:
@@ -297,8 +375,29 @@ class Cassandra:
                     raise outcome
 
     def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
-        """Run one idempotent write for many values at LOCAL_QUORUM, and return how many there were."""
-        return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
+        """Run one idempotent write for many values at LOCAL_QUORUM, and return how many there were.
+
+        Some are sent together, as one unlogged batch.
+        """
+        statement, count = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM), 0
+
+        def sent() -> Iterator[Statement]:
+            nonlocal count
+            together, size = list[BoundStatement](), 0
+            for values in rows:
+                bound = statement.bind(values)
+                count += 1
+                own = sum(len(value) for value in bound.values if isinstance(value, bytes))
+                if together and (len(together) == WRITES_TOGETHER or size + own > BYTES_TOGETHER):
+                    yield _unlogged(together)
+                    together, size = [], 0
+                together.append(bound)
+                size += own
+            if together:
+                yield _unlogged(together)
+
+        self.write_ready(sent(), CONCURRENCY)
+        return count
 
     def write_ready(self, statements: Iterable[Statement], concurrency: int) -> None:
         """Run idempotent write statements, `concurrency` at a time; one that fails with a passing fault is
@@ -335,6 +434,17 @@ class Cassandra:
             with attempt:
                 return call()
         raise AssertionError("unreachable")
+
+
+def _unlogged(writes: list[BoundStatement]) -> Statement:
+    """Return the writes as one statement, at the consistency of the first."""
+    if len(writes) == 1:
+        return writes[0]
+    batch = BatchStatement(BatchType.UNLOGGED, consistency_level=writes[0].consistency_level)
+    batch.is_idempotent = True
+    for write in writes:
+        batch.add(write)
+    return batch
 
 
 def _taken(outcome: Any) -> list[Any]:
@@ -391,14 +501,8 @@ def utc(moment: datetime | None) -> datetime | None:
 
 
 def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -> None:
-    """Raise ConfigurationError unless the ledger's keyspace has these tables.
-
-    The driver learns of new tables late, so the schema is read again before one counts as missing.
-    """
-    metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
-    known = metadata.tables if metadata else {}
-    if any(table not in known for table in tables):
-        known = cassandra.tables(keyspace) or {}
+    """Raise ConfigurationError unless the ledger's keyspace has these tables."""
+    known = cassandra.tables(keyspace) or {}
     if missing := [table for table in tables if table not in known]:
         raise ConfigurationError(
             f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. "

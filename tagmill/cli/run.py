@@ -1,12 +1,9 @@
 """`tagmill run`: deliver by hand what Airflow delivers on schedule; abandon and void."""
 
 import json
-import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tagmill.cli import topics
 from tagmill.cli.shared import (
@@ -18,16 +15,15 @@ from tagmill.cli.shared import (
     Yes,
     confirm,
     confirm_from_now_on,
-    err,
     one_line_errors,
     out,
     person,
     settings,
     show,
+    telling,
 )
 from tagmill.cli.verdicts import lines_of
 from tagmill.config.settings import Settings
-from tagmill.domain.batches.states import RunState
 
 app = typer.Typer(help="Deliver, and end runs that cannot go on.", no_args_is_help=True)
 
@@ -35,7 +31,15 @@ app = typer.Typer(help="Deliver, and end runs that cannot go on.", no_args_is_he
 @app.command()
 @one_line_errors
 def deliver(
-    pipeline: Pipeline,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", help="Pipeline of the configuration.")
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Each pipeline that delivers, in one Spark session; built views are built first."
+        ),
+    ] = False,
     tag: Tags = None,
     reread_from: Annotated[
         str | None, typer.Option(help="Read again from this moment (ISO 8601, UTC).")
@@ -63,15 +67,17 @@ def deliver(
 
     Safe to stop and to start again at any moment.
     """
-    from tagmill.delivery.tag_views.verification import tag_table
-    from tagmill.delivery.topics.status import topic_line
-    from tagmill.spark.session import session_when_asked
-
     configured = settings()
     if (reread_from is None) != (reread_until is None):
         raise typer.BadParameter("give both --reread-from and --reread-until, or neither")
     reread = (reread_from, reread_until) if reread_from and reread_until else None
-    if pipeline in configured.streams:
+    if (pipeline is None) != every:
+        raise typer.BadParameter("give --pipeline or --all")
+    if pipeline is None:
+        if tag or reread or accept_lost or recreated or max_runs != 1000:
+            raise typer.BadParameter("--all has no other options than --json: those are for one --pipeline")
+        _deliver_all(configured, as_json=as_json)
+    elif pipeline in configured.streams:
         if tag or reread:
             raise typer.BadParameter(
                 f"{pipeline} is no pipeline of tag views: what was read once is not read again, and tags "
@@ -82,15 +88,56 @@ def deliver(
         )
         topics.shown(pipeline, runs, as_json=as_json)
         if runs and not as_json:
-            (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])
-            out.print(f"pipeline {pipeline}: {line['verdict']}", markup=False)
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            _print_verdict_of_topic(configured, pipeline)
+    else:
+        runs = _deliver_views(configured, pipeline, tag, reread, max_runs)
+        _show_runs(configured, pipeline, runs, as_json=as_json)
+
+
+def _deliver_all(configured: Settings, *, as_json: bool) -> None:
+    """Deliver each pipeline in one session, show the outcomes, and end with the exit status of the failures."""
+    from tagmill.delivery.together import deliver_together, exit_code
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
+
+    pipelines = [*configured.pipelines, *configured.streams]
     with (
-        Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display,
+        telling("all pipelines", "planning") as tell,
+        session_when_asked(configured, "tagmill deliver --all") as spark,
+    ):
+        outcomes = deliver_together(configured, pipelines, owner=this_process(), spark=spark, tell=tell)
+    lines = [{**outcome.as_json(), "outcome": outcome.message.partition(": ")[2]} for outcome in outcomes]
+    show(lines, ("pipeline", "runs", "rows", "held", "seconds", "outcome"), as_json=as_json)
+    if code := exit_code(outcomes):
+        raise typer.Exit(code)
+
+
+def _deliver_views(
+    configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, max_runs: int
+) -> list[dict[str, Any]]:
+    from tagmill.delivery.tag_views.deliver import deliver as deliver_runs
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
+
+    with (
+        telling(pipeline, "planning") as tell,
         session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
     ):
-        runs = _Delivery(configured, pipeline, tag, reread, display, spark).run(max_runs)
+        return deliver_runs(
+            configured,
+            pipeline,
+            owner=this_process(),
+            spark=spark,
+            tell=tell,
+            tags=tags,
+            reread=reread,
+            max_runs=max_runs,
+        )
+
+
+def _show_runs(configured: Settings, pipeline: str, runs: list[dict[str, Any]], *, as_json: bool) -> None:
+    from tagmill.delivery.tag_views.verification import tag_table
+
     if as_json:
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
         return
@@ -104,6 +151,13 @@ def deliver(
     lines = [{**line, "verdict": verdicts.get(line["tag"]) or verdicts.get(None, "")} for line in _sums(runs)]
     show(lines, ("tag", "delivered", "late", "dropped", "held", "verdict"), as_json=False)
     out.print(f"quality report: {runs[-1]['docs']}", markup=False)
+
+
+def _print_verdict_of_topic(configured: Settings, pipeline: str) -> None:
+    from tagmill.delivery.topics.status import topic_line
+
+    (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])
+    out.print(f"pipeline {pipeline}: {line['verdict']}", markup=False)
 
 
 @app.command()
@@ -228,75 +282,6 @@ def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
             configured, pipeline, this_process(), person(), why, despite_views=despite_views
         )
     return interventions(pipeline, why, despite_views=despite_views)
-
-
-class _Delivery:
-    """Delivers one pipeline, run by run, and shows the progress."""
-
-    def __init__(
-        self,
-        configured: Settings,
-        pipeline: str,
-        tags: list[str] | None,
-        reread: tuple[str, str] | None,
-        display: Progress,
-        spark: Callable[[], Any],
-    ) -> None:
-        from tagmill.ledger.lease import this_process
-
-        self.settings = configured
-        self.pipeline = pipeline
-        self.tags = tags
-        self.reread = reread
-        self.display = display
-        self.owner = this_process()
-        self.spark = spark
-        self.reread_done = False
-
-    def run(self, max_runs: int) -> list[dict[str, Any]]:
-        """Deliver run by run, until nothing is left or `max_runs` is reached; return what each run did."""
-        done: list[dict[str, Any]] = []
-        while len(done) < max_runs:
-            outcome = self._one()
-            if outcome is None:
-                break
-            done.append(outcome)
-        return done
-
-    def _one(self) -> dict[str, Any] | None:
-        from tagmill.delivery.tag_views import steps
-
-        begun = time.monotonic()
-        task = self.display.add_task(f"{self.pipeline}: planning", total=None)
-        if self.reread_done:
-            return None
-        planned = steps.plan(
-            self.settings, self.pipeline, owner=self.owner, tags=self.tags, reread=self.reread
-        )
-        run, fence = planned["run"], planned["fence"]
-        if run is None:
-            return None
-        # A run without slices is an earlier one, which is finished first; the range is read by the run after
-        # it.
-        self.reread_done = self.reread is not None and planned["slices"] > 0
-        if planned["state"] == RunState.PLANNED:
-            self.display.update(
-                task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices"
-            )
-            steps.seal(self.settings, self.pipeline, run, fence, owner=self.owner, spark=self.spark())
-        self.display.update(task, description=f"run {run}: pushing")
-        steps.push(
-            self.settings,
-            self.pipeline,
-            run,
-            fence,
-            owner=self.owner,
-            progress=lambda done, of: self.display.update(task, completed=done, total=of or 1),
-        )
-        self.display.update(task, description=f"run {run}: writing progress", total=None)
-        closed = steps.close(self.settings, self.pipeline, run, fence, owner=self.owner)
-        self.display.remove_task(task)
-        return {**closed, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

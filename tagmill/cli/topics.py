@@ -3,8 +3,6 @@ pipeline of kind topic.
 """
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tagmill.cli.shared import out, show, telling
@@ -37,39 +35,25 @@ def deliver(
 
     With `letters`, an unfinished run is finished, then the dead letters are read once.
     """
-    from tagmill.delivery.topics import steps
+    from tagmill.delivery.topics.deliver import deliver as deliver_runs
     from tagmill.ledger.lease import this_process
     from tagmill.spark.session import session_when_asked
 
-    owner, done, read = this_process(), list[dict[str, Any]](), False
     with (
         telling(pipeline, "planning") as tell,
         session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
     ):
-        while len(done) < max_runs and not read:
-            begun = time.monotonic()
-            planned = steps.plan(
-                configured,
-                pipeline,
-                owner=owner,
-                accept_lost=accept_lost,
-                recreated=recreated,
-                letters=letters,
-            )
-            run, fence = planned["run"], planned["fence"]
-            if run is None:
-                break
-            read = letters and planned["planned_now"]
-            tell(f"run {run}: reading {planned['records'] or ''} records")
-            steps.seal(configured, pipeline, run, fence, owner=owner, spark=spark())
-            steps.push(configured, pipeline, run, fence, owner=owner, progress=_pushing(run, tell))
-            closed = steps.close(configured, pipeline, run, fence, owner=owner)
-            done.append({**closed, "seconds": round(time.monotonic() - begun, 1)})
-    return done
-
-
-def _pushing(run: int, tell: Callable[[str], None]) -> Callable[[int, int], None]:
-    return lambda at, of: tell(f"run {run}: pushing {at} of {of}")
+        return deliver_runs(
+            configured,
+            pipeline,
+            owner=this_process(),
+            spark=spark,
+            tell=tell,
+            accept_lost=accept_lost,
+            recreated=recreated,
+            letters=letters,
+            max_runs=max_runs,
+        )
 
 
 def shown(pipeline: str, runs: list[dict[str, Any]], *, as_json: bool) -> None:

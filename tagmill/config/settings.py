@@ -233,7 +233,7 @@ class StorageSettings(Section):
 
 
 class AirflowSettings(Section):
-    """Which files the person who triggers a DAG may name."""
+    """Files that the person who triggers a DAG may name, and how DAGs deliver."""
 
     input_dir: Path | None = Field(
         None,
@@ -245,6 +245,12 @@ class AirflowSettings(Section):
         ge=1,
         description="Bytes that such a file may have.",
         examples=[67108864],
+    )
+    shared_session: bool = Field(
+        False,
+        description="Deliver all pipelines that have a cron schedule in one Spark session: by the DAG "
+        "`deliver_all`, whose runs deliver those that are due. Their own DAGs `deliver_<pipeline>` are for a person.",
+        examples=[True],
     )
 
 

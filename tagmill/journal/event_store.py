@@ -56,7 +56,7 @@ class JournalStore:
         self.cassandra, self.journal, self.keyspace = cassandra.application, journal, journal.keyspace
         self.view_table = journal.view
         self.messages, self.metadata = journal.cql(journal.messages), journal.cql(journal.metadata)
-        keyspace, keyspaces = journal.keyspace, cassandra.cluster.metadata.keyspaces
+        keyspace, keyspaces = journal.keyspace, cassandra.keyspaces
         self.tables = frozenset(keyspaces[keyspace].tables) if keyspace in keyspaces else frozenset[str]()
         if missing := [table for table in (journal.messages, journal.metadata) if table not in self.tables]:
             raise ConfigurationError(

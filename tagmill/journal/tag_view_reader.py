@@ -109,7 +109,7 @@ class Views:
         """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table
         is missing.
         """
-        metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
+        metadata = self.cassandra.keyspaces.get(self.keyspace)
         if metadata is None:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; "
@@ -158,7 +158,7 @@ class Views:
 
     def has_events(self, persistence_id: str) -> bool:
         """Return whether a persistence_id has events in the journal, or had some that were deleted."""
-        there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables
+        there = self.cassandra.keyspaces[self.keyspace].tables
         deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
         return bool(
             deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS)
@@ -330,7 +330,7 @@ class Views:
     def _tagged(
         self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int
     ) -> Iterator[JournalEvent]:
-        there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables[self.tables.messages].columns
+        there = self.cassandra.keyspaces[self.keyspace].tables[self.tables.messages].columns
         read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
         taken = 0
         for row in self.cassandra.stream(

@@ -116,7 +116,7 @@ class KafkaJournalTables:
             )
 
     def _columns(self, table: str) -> set[str]:
-        keyspace = self.cassandra.cluster.metadata.keyspaces.get(self.name)
+        keyspace = self.cassandra.keyspaces.get(self.name)
         return set(keyspace.tables[table].columns) if keyspace and table in keyspace.tables else set()
 
     def _select(self, columns: Sequence[str], table: str) -> str:

@@ -5,10 +5,11 @@ All rows but the buckets, which are only added, are written USING TIMESTAMP = th
 ForeignWriteTime says that another program's write outranks it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from tagmill.ledger.write_times import NOT_AS_WRITTEN, ForeignWriteTime, WriteTi
 HOLD_SHARDS = 16
 # Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
+# Keys that one request reads, and requests that are under way at once.
+READ_TOGETHER, READS_AT_ONCE = 10, 32
 T = TypeVar("T")
 Key = tuple[str, str]
 
@@ -121,13 +124,26 @@ class ProgressStore:
 
     def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
         """Yield the progress of each (tag, persistence_id), in the order of the keys; None: it has none."""
+        asked = deque[list[str]]()
+
+        def values() -> Iterator[tuple[str, str, list[str]]]:
+            for tag, of_tag in groupby(keys, lambda key: key[0]):
+                ids = (persistence_id for _, persistence_id in of_tag)
+                while part := list(islice(ids, READ_TOGETHER)):
+                    asked.append(part)
+                    yield pipeline, tag, part
+
         results = self.cassandra.execute_many(
-            'SELECT tag_pid_sequence_nr, sequence_nr, "offset", missing'
-            f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-            ((pipeline, tag, persistence_id) for tag, persistence_id in keys),
+            'SELECT persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing'
+            f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id IN ?",
+            values(),
+            concurrency=READS_AT_ONCE,
         )
         for rows in results:
-            yield _progress(rows[0]) if rows else None
+            known = {row.persistence_id: row for row in rows}
+            for persistence_id in asked.popleft():
+                row = known.get(persistence_id)
+                yield None if row is None else _progress(row)
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
         """Write the progress of each (tag, persistence_id) and read it back; return how many.

@@ -77,7 +77,7 @@ def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
     The plugin does not create these tables while its events-by-tag is off.
     """
     for name, pipeline in settings.pipelines.items():
-        if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
+        if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.keyspaces:
             JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(
                 name, pipeline.view
             )

@@ -30,7 +30,7 @@ class ViewTables:
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
         self.cassandra = cassandra.application
         self.keyspace = keyspace
-        if keyspace not in cassandra.cluster.metadata.keyspaces:
+        if keyspace not in cassandra.keyspaces:
             raise ConfigurationError(
                 f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was done; check the "
                 "pipeline's keyspace"

@@ -1,0 +1,144 @@
+"""DAG `deliver_all`: who is due, what is skipped, and that each pipeline has its own outcome."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from tests.dags.conftest import PROJECT
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import (  # noqa: E402
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
+
+SCHEDULES = {"orders": "@hourly", "payments": "30 2 * * *", "carts": "*/10 * * * *"}
+AT = datetime(2026, 11, 27, 3, tzinfo=UTC)
+
+
+@pytest.fixture
+def dags(config):
+    from airflow.dag_processing.dagbag import DagBag
+
+    config.write_text(config.read_text() + "\n[airflow]\nshared_session = true\n")
+    loaded = DagBag(dag_folder=str(PROJECT / "dags"))
+    assert loaded.import_errors == {}
+    return loaded.dags
+
+
+def context(before=None, run_type="scheduled"):
+    sent = {}
+    ti = SimpleNamespace(
+        get_previous_dagrun=lambda: before and SimpleNamespace(run_after=before),
+        xcom_push=lambda key, value: sent.update({key: value}),
+    )
+    run = SimpleNamespace(run_type=run_type, run_after=AT, dag_id="deliver_all", run_id="r")
+    return {"dag_run": run, "ti": ti, "outlet_events": {"asset": SimpleNamespace(extra=None)}, "sent": sent}
+
+
+def outcome(pipeline, **facts):
+    from tagmill.delivery.together import Delivered
+
+    return Delivered(pipeline, **facts)
+
+
+def test_shared_session_is_one_dag(dags):
+    """Pipelines with a schedule are tasks of deliver_all; their own DAGs wait for a person. The others stay."""
+    dag = dags["deliver_all"]
+    assert {task.task_id for task in dag.tasks} == {"plan", "deliver"} | {
+        f"pipeline_{name}" for name in ("orders", "payments", "products", "cart_events")
+    }
+    assert dags["deliver_orders"].timetable.can_be_scheduled is False
+    assert dags["replicate_carts"].timetable.can_be_scheduled is True
+    assert {timetable.expression for timetable in dag.timetable.timetables} == {"30 2 * * *", "0 * * * *"}
+
+
+def test_without_shared_session_there_is_no_such_dag(config):
+    from airflow.dag_processing.dagbag import DagBag
+
+    assert "deliver_all" not in DagBag(dag_folder=str(PROJECT / "dags")).dags
+
+
+def test_pipeline_named_all_is_refused(config):
+    from airflow.dag_processing.dagbag import DagBag
+
+    text = config.read_text().replace("[pipelines.orders]", "[pipelines.all]")
+    config.write_text(text + "\n[airflow]\nshared_session = true\n")
+    (error,) = {
+        line
+        for text in DagBag(dag_folder=str(PROJECT / "dags")).import_errors.values()
+        for line in text.splitlines()
+        if line.startswith("tagmill.errors.ConfigurationError")
+    }
+    assert "pipelines.all" in error
+
+
+@pytest.mark.parametrize(
+    ("before", "run_type", "due"),
+    [
+        (None, "scheduled", ["orders", "payments", "carts"]),
+        (AT - timedelta(minutes=10), "scheduled", ["orders", "carts"]),
+        (AT - timedelta(minutes=1), "scheduled", ["orders", "carts"]),
+        (AT - timedelta(hours=1), "scheduled", ["orders", "payments", "carts"]),
+        (AT - timedelta(minutes=10), "manual", ["orders", "payments", "carts"]),
+    ],
+)
+def test_due_are_pipelines_with_moment_since(config, before, run_type, due):
+    """A moment that passed while an earlier run was at work counts, too."""
+    from tagmill.airflow import together
+
+    with (
+        patch("tagmill.delivery.together.plan_together", lambda settings, names, owner: dict.fromkeys(names)),
+        pytest.raises(DownstreamTasksSkipped) if len(due) < 3 else nullcontext(),
+    ):
+        planned = together.planned_runs(SCHEDULES, given := context(before, run_type))
+        given["sent"]["return_value"] = planned
+    assert given["sent"]["return_value"]["deliver"] == due
+
+
+def test_plan_skips_idle_and_keeps_failures(config):
+    """Spark does not start where nothing is new; a pipeline whose plan failed still fails by its own task."""
+    from tagmill.airflow import together
+
+    found = {
+        "orders": outcome("orders"),
+        "payments": outcome("payments", error="no table", error_type="ConfigurationError", exit_code=2),
+        "carts": outcome("carts"),
+    }
+    given = context()
+    with (
+        patch("tagmill.delivery.together.plan_together", lambda settings, names, owner: found),
+        pytest.raises(DownstreamTasksSkipped) as skipped,
+    ):
+        together.planned_runs(SCHEDULES, given)
+    assert sorted(skipped.value.tasks) == ["deliver", "pipeline_carts", "pipeline_orders"]
+    assert list(given["sent"]["return_value"]["failed"]) == ["payments"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "raised"),
+    [
+        ({"error": "no table", "error_type": "ConfigurationError", "exit_code": 2}, AirflowFailException),
+        ({"error": "away", "error_type": "StoreUnavailable", "exit_code": 75}, AirflowException),
+        ({"error": "at work", "error_type": "LeaseTaken", "exit_code": 75}, AirflowFailException),
+    ],
+)
+def test_failure_is_that_of_the_pipeline_alone(facts, raised):
+    from tagmill.airflow.together import told
+
+    outcomes = {"orders": outcome("orders", **facts), "carts": outcome("carts", runs=1, run=7, rows=5)}
+    delivered = {"outcomes": {name: one.as_json() for name, one in outcomes.items()}}
+    with pytest.raises(raised) as failed:
+        told("orders", {"failed": {}}, delivered, "asset", context())
+    assert str(failed.value).startswith(f"pipeline orders: {facts['error']}")
+    given = context()
+    assert told("carts", {"failed": {}}, delivered, "asset", given)["rows"] == 5
+    assert given["outlet_events"]["asset"].extra == {"pipeline": "carts", "run": 7, "rows": 5, "batches": 0}
+    with pytest.raises(AirflowSkipException):
+        told("payments", {"failed": {}}, delivered, "asset", context())
