@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +21,9 @@ COLOURS = {
     "upstream_failed": "red",
     "skipped": "dim",
 }
-POLL_SECONDS = 2.0
+# States with which a try of a task ends.
+FINISHED = frozenset({"success", "failed", "up_for_retry"})
+POLL_SECONDS = 1.0
 Run = tuple[str, str]  # the run's DAG and id
 
 
@@ -41,7 +44,7 @@ class DagRunner:
         `require_alive` raises when a server that the DAGs need has ended: retrying would not bring it back.
         """
         self.api, self.dags, self.console, self.require_alive = api, dags, console, require_alive
-        self._told: dict[tuple[str, str, str, int], str] = {}
+        self._told = set[tuple[str, str, str, int]]()
 
     def deliver(self, timeout_seconds: float) -> None:
         """Trigger a run of each DAG at once; wait for these runs and for those that they start while there is
@@ -97,10 +100,14 @@ class DagRunner:
             live.update(_table(len(states), tasks))
             return
         for run, task in tasks:
-            key, state = (*run, task["task_id"], task["try_number"]), task["state"] or "waiting"
-            if self._told.get(key, "waiting") != state:
-                self._told[key] = state
-                print(f"  {run[0]}, {run[1]}: {task['task_id']} {state}", file=sys.stderr, flush=True)
+            key, state = (*run, task["task_id"], task["try_number"]), task["state"]
+            if state in FINISHED and key not in self._told:
+                self._told.add(key)
+                print(
+                    f"  {run[0]}: {task['task_id']} {state} after {_seconds(task)} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _why(self, dag: str, run: str) -> str:
         lines = []
@@ -119,9 +126,17 @@ def _table(runs: int, tasks: list[tuple[Run, dict[str, Any]]]) -> Table:
         table.add_column(column)
     for (dag, run), task in sorted(tasks, key=lambda item: item[1].get("start_date") or "~"):
         state = task["state"] or "waiting"
-        seconds = f"{task['duration']:.1f}" if task.get("duration") else ""
         colour = COLOURS.get(state, "white")
         table.add_row(
-            dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), seconds
+            dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), _seconds(task)
         )
     return table
+
+
+def _seconds(task: dict[str, Any]) -> str:
+    """Return how long a task took or has been at work; empty if it has not begun."""
+    if task.get("duration"):
+        return f"{task['duration']:.1f}"
+    if not task.get("start_date") or task["state"] != "running":
+        return ""
+    return f"{(datetime.now(UTC) - datetime.fromisoformat(task['start_date'])).total_seconds():.0f}"

@@ -77,6 +77,7 @@ class _Sparing(MetaPathFinder):
 
 def _import() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import: else it reports its use to its makers
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     sys.meta_path.insert(0, sparing := _Sparing())
     try:
         import great_expectations
@@ -99,7 +100,6 @@ def _validate(
     from great_expectations.core import RunIdentifier
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("reports").add_dataframe_asset("reports")

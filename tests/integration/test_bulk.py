@@ -37,7 +37,8 @@ def made(stack, place):
 def connected(request, stack, monkeypatch):
     """Yield a connection for each protocol version."""
     monkeypatch.setattr(client, "NEWEST_PROTOCOL", request.param)
-    with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
+    own = CassandraSettings(port=stack.cassandra.port, request_timeout_seconds=20 + request.param)
+    with Cassandra(own) as found:  # no other test has these settings, and so this connection
         assert found.cluster.protocol_version == request.param
         yield found
 

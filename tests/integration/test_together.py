@@ -89,7 +89,7 @@ def test_deliver_all_one_failure_leaves_others(shop, stack, spark, monkeypatch):
     """`run deliver --all` delivers three pipelines of different kinds, says why the fourth failed, and the second
     time finds nothing to do.
     """
-    file, _, names = shop
+    file, configured, names = shop
     monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
     code, out, err = tagmill(file, "run", "deliver", "--all", "--json")
     assert out, err
@@ -101,7 +101,7 @@ def test_deliver_all_one_failure_leaves_others(shop, stack, spark, monkeypatch):
         names["built"]: (len(recorded(CASE, "tag_views")), None),
         names["topic"]: (5, None),
     }
-    assert clickhouse_rows(stack, names["built"]) == sorted(map(as_row, recorded(CASE, "tag_views")))
+    assert clickhouse_rows(configured, names["built"]) == sorted(map(as_row, recorded(CASE, "tag_views")))
     assert products(stack, names["topic"]) == [*range(5)]
     code, out, _ = tagmill(file, "run", "deliver", "--all")
     assert code == 2 and out.count("nothing to do") == 3, out
