@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -214,18 +214,26 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json:
 
     Only those that it lacks.
     """
-    from tagmill.spark.session import spark_session
+    from tagmill.spark.session import session_when_asked
     from tagmill.views.persistence_ids import rebuild_ids
 
     configured = settings()
     configured.pipeline(pipeline)
-    if not dry_run:
-        confirm_from_now_on(f"Add what all_persistence_ids lacks, pipeline {pipeline}?", yes)
-    with (
-        telling(pipeline, "starting Spark") as tell,
-        spark_session(configured, f"tagmill pids {pipeline}") as spark,
-    ):
-        done = rebuild_ids(configured, pipeline, spark=spark, dry_run=dry_run, tell=tell)
+    with session_when_asked(configured, f"tagmill pids {pipeline}") as spark:
+
+        def work(look: bool) -> Any:
+            with telling(pipeline, "starting Spark") as tell:
+                return rebuild_ids(configured, pipeline, spark=spark(), dry_run=look, tell=tell)
+
+        done = show_and_ask(
+            f"Add what all_persistence_ids lacks, pipeline {pipeline}?",
+            work,
+            lambda shown: out.print(shown.message, markup=False),
+            dry_run=dry_run,
+            yes=yes,
+            shown=not as_json,
+            ask=confirm_from_now_on,
+        )
     if as_json:
         print(done.model_dump_json())
     else:

@@ -392,7 +392,7 @@ def test_topic_restore_spark_fails_then_goes_on(shop, monkeypatch, own_ledger, e
         break_spark(monkeypatch, case)
         by_command(one.settings, one.file, "ledger restore", arguments, words, status)
     assert one.rows("topic, partition, offset, payload") == rows
-    Restoring(one.settings, one.name, this_process(), "me", "lost", lambda: one.spark).run(dry_run=False)
+    Restoring(one.settings, one.name, this_process(), "me", "lost", lambda: one.spark).run()
     assert one.deliver() == [] and checked_verdict(one).startswith("exactly once")
 
 

@@ -28,8 +28,8 @@ from tests.support.delivery import (
     known_to_spark,
     only,
     quality,
+    shown_first,
     state,
-    tagmill,
 )
 from tests.support.events import event, events, this_hour
 from tests.support.topics import Crashed, crashing
@@ -168,7 +168,7 @@ def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_
         "lost for good",
         "--yes",
     )
-    assert tagmill(settings.file(name), *closed)[0] == 0
+    assert shown_first(settings.file(name), *closed)[0] == 0
     deliver(as_of(configured, name, hours), name, spark)
     same_as_view(written, configured, name)
     assert holds(configured, name) == {}
@@ -223,7 +223,7 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
         "lost",
         "--yes",
     )
-    code, _, said = tagmill(settings.file(name), *close)
+    code, _, said = shown_first(settings.file(name), *close)
     # Its numbers 1 and 2 are not delivered yet, so the missing number 3 is not the next one.
     assert code == 2 and "numbers before them come first: tagmill run deliver" in said
     deliver(configured, name, spark)
@@ -245,7 +245,7 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
             "lost",
             "--yes",
         )
-        assert tagmill(settings.file(name), *close)[0] == 0
+        assert shown_first(settings.file(name), *close)[0] == 0
     deliver(configured, name, spark)
     same_as_view(written, configured, name)
 
