@@ -4,9 +4,12 @@ The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or
 quality, 75 transient.
 """
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 
@@ -137,6 +140,23 @@ class SealedFileDamaged(TerminalError):
 
 class DestinationDiffers(ConfigurationError):
     """The destination table's columns are not those that Tagmill writes."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def about_pipeline(operation: Callable[P, R]) -> Callable[P, R]:
+    """Decorate an operation so that its errors carry its arguments `pipeline` and `run` (about)."""
+    signature = inspect.signature(operation)
+
+    @wraps(operation)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        with about(pipeline=given["pipeline"], run=given.get("run")):
+            return operation(*args, **kwargs)
+
+    return wrapped
 
 
 @contextmanager

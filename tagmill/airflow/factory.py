@@ -56,7 +56,8 @@ def new_dag(
         dag.timetable.validate()
     except AirflowTimetableInvalid as error:
         raise ConfigurationError(
-            f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}"
+            f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}",
+            pipeline=pipeline,
         ) from None
     return dag
 

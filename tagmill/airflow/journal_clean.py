@@ -4,8 +4,7 @@ journal clean` takes as options.
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import Context
 
@@ -14,9 +13,7 @@ from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.inputs import ids_of
 from tagmill.airflow.steps import owner
 from tagmill.domain.identifiers import QUOTED, quoted
-
-if TYPE_CHECKING:
-    from tagmill.maintenance.journal_cleanup.model import Wanted
+from tagmill.operations.deletion import CleanParameters
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +29,12 @@ def clean(pipeline: str, params: Mapping[str, Any], context: Context) -> dict[st
 
     with told_to_airflow():
         settings = connections.load_settings()
+        given = {name: params[name] for name in CleanParameters.model_fields}
         done = library.clean(
             settings,
             pipeline,
             ids_of(params, settings.airflow),
-            wanted_of(params),
+            CleanParameters.of(given).wanted(),
             owner=owner(context),
             delete=not params["dry_run"],
             tell=log.info,
@@ -50,20 +48,3 @@ def clean(pipeline: str, params: Mapping[str, Any], context: Context) -> dict[st
         log.info("%s", done["message"])
         library.raise_if_refused(done)
     return small(done)
-
-
-def wanted_of(params: Mapping[str, Any]) -> "Wanted":
-    """Return the options that the params give; raises ConfigurationError for those that don't go together."""
-    from tagmill.maintenance.journal_cleanup.model import Wanted, What
-
-    newer = params["keep_newer_than"]
-    return Wanted(
-        What(params["delete"]),
-        params["to"],
-        params["keep"],
-        datetime.fromisoformat(newer) if newer else None,
-        params["never_again"],
-        params["views"],
-        params["force_undelivered"],
-        params["force_unread"],
-    )

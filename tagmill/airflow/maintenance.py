@@ -1,6 +1,6 @@
 """DAG `maintenance_<pipeline>`: all operations that a person starts by hand, each with a dry run first.
 
-operations.py declares the operations; this module makes the form and the tasks from them.
+tagmill.operations declares the operations; this module makes the form and the tasks from them.
 """
 
 import logging
@@ -18,10 +18,12 @@ from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.inputs import FILE_PARAM, digest
-from tagmill.airflow.operations import BY_NAME, Field, Operation, fields_of, operations_of, select
+from tagmill.airflow.operations import Field, fields, fields_of, job_arguments, select
 from tagmill.airflow.operators import JobOperator
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
+from tagmill.operations.catalogue import BY_NAME, operations_of
+from tagmill.operations.model import Operation
 
 log = logging.getLogger(__name__)
 # A run that waits for an approval blocks the pipeline's other maintenance; after this time it counts as rejected.
@@ -64,7 +66,9 @@ def maintenance_dags(settings: Settings, jobs: Path) -> Iterator[DAG]:
             yield scheduled_dag(settings, name, jobs, "purge", purge, journal.purge_schedule)
 
 
-def maintenance_dag(settings: Settings, pipeline: str, jobs: Path, operations: Sequence[Operation]) -> DAG:
+def maintenance_dag(
+    settings: Settings, pipeline: str, jobs: Path, operations: Sequence[Operation[Any]]
+) -> DAG:
     """Return the DAG `maintenance_<pipeline>` of these operations; `jobs` is the folder of the Spark job
     scripts.
     """
@@ -99,7 +103,7 @@ def maintenance_dag(settings: Settings, pipeline: str, jobs: Path, operations: S
 
 
 def scheduled_dag(
-    settings: Settings, pipeline: str, jobs: Path, kind: str, operation: Operation, schedule: str
+    settings: Settings, pipeline: str, jobs: Path, kind: str, operation: Operation[Any], schedule: str
 ) -> DAG:
     """Return the DAG `<kind>_<pipeline>`, whose schedule starts an operation without a person."""
     dag = new_dag(
@@ -136,11 +140,13 @@ class OperationOperator(JobOperator):
     template_fields: Sequence[str] = ()
     arguments: Sequence[str] = ()
 
-    def __init__(self, *, jobs: Path, operations: Sequence[Operation], **kwargs: Any) -> None:
+    def __init__(self, *, jobs: Path, operations: Sequence[Operation[Any]], **kwargs: Any) -> None:
         super().__init__(application=str(jobs), **kwargs)
         self.jobs, self.operations = jobs, operations
 
-    def perform(self, operation: Operation, params: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    def perform(
+        self, operation: Operation[Any], params: Mapping[str, Any], context: Context
+    ) -> dict[str, Any]:
         """Run the operation, or a dry run of it, as `dry_run` of the params says. Out: its report."""
         if function := IN_PROCESS.get(operation.name):
             return function(self.pipeline, params, context)
@@ -148,13 +154,13 @@ class OperationOperator(JobOperator):
             self.set_arguments(operation, params)
         return JobOperator.execute(self, context)
 
-    def set_arguments(self, operation: Operation, params: Mapping[str, Any]) -> None:
+    def set_arguments(self, operation: Operation[Any], params: Mapping[str, Any]) -> None:
         """Set the job, its arguments and its stores from the operation and the run's params."""
-        self.application = str(self.jobs / str(operation.script))
+        self.application = str(self.jobs / "operation.py")
         self.step = operation.step
         self.name = f"tagmill-{self.step}-{self.pipeline}"
         self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
-        self.arguments = operation.job_arguments(params)
+        self.arguments = job_arguments(operation, params)
 
     def job_arguments(self) -> Sequence[str]:
         """Return the chosen operation's arguments."""
@@ -174,7 +180,7 @@ class DryRunOperator(OperationOperator):
         """
         params = dict(context["params"])
         with told_to_airflow():
-            operation = select(self.operations, self.pipeline, params)
+            operation, _ = select(self.operations, self.pipeline, params)
             file_digest = _digest(operation, params)
         report = self.perform(operation, {**params, "dry_run": True}, context)
         ti = context["ti"]
@@ -197,7 +203,7 @@ class ChangeOperator(OperationOperator):
         if params["dry_run"]:
             raise AirflowSkipException("dry_run is on: nothing was changed")
         with told_to_airflow():
-            operation = select(self.operations, self.pipeline, params)
+            operation, _ = select(self.operations, self.pipeline, params)
             if _digest(operation, params) != context["ti"].xcom_pull(task_ids="dry_run", key=DIGEST):
                 raise ConfigurationError(
                     f"param {FILE_PARAM}: the file is not the one that the dry run read. Nothing was changed; "
@@ -218,18 +224,16 @@ class ScheduledOperator(OperationOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Do the operation with its fields as they are by default. Out: its report."""
         (operation,) = self.operations
-        defaults = {field.name: field.default for field in operation.fields}
-        dry_run = reports_only(context, self.schedule)
-        return self.perform(operation, {**defaults, "dry_run": dry_run}, context)
+        return self.perform(operation, {"dry_run": reports_only(context, self.schedule)}, context)
 
 
-def preview(operation: Operation, params: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def preview(operation: Operation[Any], params: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """Return Markdown that shows a person the fields of a run and what its dry run counted.
 
     Texts that come from an application stay in a code block, so that they are not read as Markdown.
     """
-    fields = [
-        f"{field.name}: {_short(params[field.name])}" for field in operation.fields if field.is_set(params)
+    values = [
+        f"{field.name}: {_short(params[field.name])}" for field in fields(operation) if field.is_set(params)
     ]
     counts = [
         f"{name}: {value}"
@@ -238,7 +242,7 @@ def preview(operation: Operation, params: Mapping[str, Any], report: Mapping[str
         and not isinstance(value, bool)
         and name not in ("exit_code", "seconds")
     ]
-    lines = [*fields, "", "The dry run says:", *counts, str(report.get("message") or "")]
+    lines = [*values, "", "The dry run says:", *counts, str(report.get("message") or "")]
     return f"{operation.name} {operation.description}.\n\n" + "\n".join(
         f"    {part}" for line in lines for part in (line.splitlines() or [""])
     )
@@ -250,14 +254,14 @@ def _short(value: Any) -> str:
     return str(value)[:200]
 
 
-def _digest(operation: Operation, params: Mapping[str, Any]) -> str | None:
+def _digest(operation: Operation[Any], params: Mapping[str, Any]) -> str | None:
     """Return the digest of the file that the params name, or None."""
     if not params.get(FILE_PARAM):
         return None
     return digest(FILE_PARAM, params[FILE_PARAM], connections.load_settings().airflow)
 
 
-def _params(operations: Sequence[Operation]) -> dict[str, Param]:
+def _params(operations: Sequence[Operation[Any]]) -> dict[str, Param]:
     """Return the form: the operation, `dry_run`, and each field once, with the operations that take it."""
     display = {operation.name: f"{operation.name}: {operation.description}" for operation in operations}
     return {
@@ -276,19 +280,13 @@ def _params(operations: Sequence[Operation]) -> dict[str, Param]:
 
 def _param(field: Field, names: Sequence[str]) -> Param:
     section: dict[str, Any] = {"section": names[0]} if len(names) == 1 else {}
-    return Param(
-        field.default,
-        title=field.title,
-        description=f"{field.description} ({', '.join(names)})",
-        **section,
-        **field.schema,
-    )
+    return Param(field.default, title=field.title, description=field.description, **section, **field.schema)
 
 
-def _doc(pipeline: str, operations: Sequence[Operation]) -> str:
+def _doc(pipeline: str, operations: Sequence[Operation[Any]]) -> str:
     rows = [
         f"| `{operation.name}` | {operation.description} | "
-        f"{', '.join(f'`{field.name}`' for field in operation.fields)} |"
+        f"{', '.join(f'`{name}`' for name in operation.parameters.model_fields)} |"
         for operation in operations
     ]
     return FLOW.format(pipeline=pipeline, days=ANSWER.days, rows="\n".join(rows))

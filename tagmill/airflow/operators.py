@@ -20,11 +20,13 @@ from tagmill.airflow import connections, steps
 from tagmill.airflow.dry_run import missed_by
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 from tagmill.airflow.links import ReportLink
+from tagmill.airflow.operations import job_arguments
 from tagmill.airflow.pages import docs_link
 from tagmill.airflow.steps import owner
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
+from tagmill.operations.kafka_journal import REPLICATE
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import Workspace, workspace
 
@@ -329,11 +331,16 @@ class AuditOperator(JobOperator):
 
 
 class ReplicateOperator(JobOperator):
-    """Runs spark_jobs/replicate.py: the topics of a Kafka Journal into its tables."""
+    """Runs the operation `kafka-journal replicate`: the topics of a Kafka Journal into its tables."""
 
     template_fields: Sequence[str] = ()
     stores = ("cassandra", "kafka")
-    accept_lost = False
+    arguments: Sequence[str] = ()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = REPLICATE.step
+        self.name = f"tagmill-{self.step}-{self.pipeline}"
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the replication. Out: the job's report as figures and short texts."""
@@ -341,12 +348,12 @@ class ReplicateOperator(JobOperator):
         return super().execute(context)
 
     def set_arguments(self, params: Mapping[str, Any]) -> None:
-        """Set from the run's params if lost records are accepted."""
-        self.accept_lost = bool(params["accept_lost"])
+        """Set the job's arguments from the run's params."""
+        self.arguments = job_arguments(REPLICATE, {**params, "dry_run": False})
 
     def job_arguments(self) -> Sequence[str]:
-        """Return the operation, and whether lost records are accepted."""
-        return ["--operation", "replicate", *(["--accept-lost"] if self.accept_lost else [])]
+        """Return the operation and its parameters."""
+        return self.arguments
 
 
 class DeliverOperator(JobOperator):

@@ -12,27 +12,23 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import told_to_airflow
+from tagmill.airflow.operations import fields
 from tagmill.airflow.operators import ReplicateOperator
 from tagmill.config.settings import Settings
+from tagmill.operations.kafka_journal import REPLICATE
 
 
 def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     """Return the DAG `replicate_<pipeline>`; `jobs` is the folder of the Spark job scripts."""
     configured = settings.kafka_journal(pipeline)
+    lost = next(field for field in fields(REPLICATE) if field.name == "accept_lost")
     dag = new_dag(
         "replicate",
         pipeline,
         description=f"topics of Kafka Journal {pipeline} into keyspace {configured.keyspace}",
         doc=__doc__,
         schedule=configured.schedule,
-        params={
-            "accept_lost": Param(
-                False,
-                title="Accept lost records",
-                type="boolean",
-                description="go on although records are gone from Kafka",
-            )
-        },
+        params={"accept_lost": Param(False, title=lost.title, description=lost.description, **lost.schema)},
     )
     with dag:
 
@@ -43,7 +39,7 @@ def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         look() >> ReplicateOperator(
             task_id="replicate",
             pipeline=pipeline,
-            application=str(jobs / "replicate.py"),
+            application=str(jobs / "operation.py"),
             conn_id=settings.spark.airflow_connection,
             pool=SPARK_POOL,
             execution_timeout=LONG,

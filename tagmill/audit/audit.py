@@ -19,7 +19,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
-from tagmill.errors import AuditDiffers, ConfigurationError
+from tagmill.errors import AuditDiffers, ConfigurationError, about_pipeline
 from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
@@ -46,6 +46,7 @@ Result = dict[str, Any]
 REPORT = "report.json"
 
 
+@about_pipeline
 def audit(
     settings: Settings,
     pipeline: str,

@@ -27,7 +27,7 @@ from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import first_ticks
-from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.errors import GuardRefused, SealedFileDamaged, about_pipeline
 from tagmill.journal.frames import JournalSchema
 from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.runs import Ledger
@@ -113,6 +113,7 @@ def preview(report: AuditReport) -> str:
     )
 
 
+@about_pipeline
 def audit_and_repair(
     settings: Settings,
     pipeline: str,

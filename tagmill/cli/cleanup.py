@@ -4,9 +4,18 @@ import json
 import sys
 from typing import Any
 
-import typer
-
-from tagmill.cli.shared import AsJson, DryRun, Pipeline, Yes, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Yes,
+    one_line_errors,
+    out,
+    settings,
+    show,
+    show_and_ask,
+    telling,
+)
 
 
 @one_line_errors
@@ -20,26 +29,21 @@ def cleanup(
 
     That is files and ledger rows. Shows what would go and asks; without a terminal only --yes deletes.
     """
-    _clean(pipeline, as_json, delete=yes and not dry_run)
-    if not (yes or dry_run or as_json) and sys.stdin.isatty() and typer.confirm("Delete it?"):
-        _clean(pipeline, as_json, delete=True)
-
-
-def _clean(pipeline: str, as_json: bool, *, delete: bool) -> None:
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.view_cleanup.clean import clean
 
-    with telling(pipeline, "cleanup") as tell:
-        done = clean(settings(), pipeline, owner=this_process(), delete=delete, tell=tell)
-    if as_json:
-        print(json.dumps(done, default=str))
-    else:
-        _show(done, delete)
+    def work(look: bool) -> dict[str, Any]:
+        with telling(pipeline, "cleanup") as tell:
+            return clean(settings(), pipeline, owner=this_process(), delete=not look, tell=tell)
+
+    only_look = dry_run or not yes and (as_json or not sys.stdin.isatty())
+    done = show_and_ask("Delete it?", work, _show, dry_run=only_look, yes=yes)
+    print(json.dumps(done, default=str)) if as_json else _show(done)
 
 
-def _show(done: dict[str, Any], delete: bool) -> None:
+def _show(done: dict[str, Any]) -> None:
     if done["partitions"]:
-        title = "Partitions that were deleted:" if delete else "Partitions that would be deleted:"
+        title = f"Partitions that {'would be' if done['dry_run'] else 'were'} deleted:"
         show(done["partitions"], ("tag", "begins", "timebucket", "rows"), as_json=False, title=title)
     if done["refused"]:
         show(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tagmill.cli import operations
 from tagmill.cli.shared import (
     AsJson,
     DespiteViews,
@@ -26,17 +27,15 @@ from tagmill.cli.shared import (
     telling,
 )
 from tagmill.domain.identifiers import quoted
+from tagmill.operations.deletion import EraseParameters
 
 
-@one_line_errors
+@operations.command
 def erase(
     pipeline: Pipeline,
+    parameters: EraseParameters,
     persistence_id: PersistenceIds = None,
     persistence_ids: PersistenceIdsFile = None,
-    why: Annotated[
-        str,
-        typer.Option("--why", help="Reason; the ledger records it. Don't name the persistence_id."),
-    ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -53,7 +52,8 @@ def erase(
     from tagmill.maintenance.erasure.erase import erase as erase_ids
 
     named = bool(persistence_id or persistence_ids)
-    if named and not dry_run and not why.strip():
+    why = (parameters.why or "").strip()
+    if named and not dry_run and not why:
         raise typer.BadParameter("say why: --why; it is recorded")
     lists = lists_of_ids(persistence_id, persistence_ids)
     configured = settings()
@@ -67,7 +67,7 @@ def erase(
                 next(lists),
                 owner=this_process(),
                 who=person(),
-                why=why.strip(),
+                why=why,
                 delete=not only_count,
                 tell=tell,
                 despite_views=despite_views,

@@ -1,9 +1,10 @@
 """Commands that change the ledger by hand: `holds close`, `progress rebase` and `restart`, `batches resend`
 and `withdraw`.
 
-Each says what it does, and records why.
+Each shows what it would change, asks, does it, and records why.
 """
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -14,14 +15,14 @@ from tagmill.cli.run import interventions, release, ways_out
 from tagmill.cli.shared import (
     AsJson,
     DespiteViews,
+    DryRun,
     MaybePipeline,
     Pipeline,
     Why,
     Yes,
-    confirm,
     confirm_from_now_on,
+    decide,
     one_line_errors,
-    out,
 )
 
 holds = typer.Typer(
@@ -48,27 +49,48 @@ def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: 
 @holds.command("close")
 @one_line_errors
 def close_hold(
-    pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False
+    pipeline: Pipeline,
+    tag: Tag,
+    persistence_id: PersistenceId,
+    why: Why = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Give up the missing numbers of a hold.
 
     The next run delivers what is behind them. Numbers that turn up later come flagged late.
     """
-    confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
-    out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
+    decide(
+        f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?",
+        lambda look: interventions(pipeline, why, look).close_hold(tag, persistence_id),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @holds.command("release")
 @one_line_errors
 def release_hold(
-    pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False
+    pipeline: Pipeline,
+    tag: Tag,
+    persistence_id: PersistenceId,
+    why: Why = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Release a persistence_id that `run give-up --set-apart` holds.
 
     The next run delivers what can be delivered of it.
     """
-    confirm_from_now_on(f"Release {persistence_id!r}, tag {tag!r}?", yes)
-    out.print(release(pipeline, why, tag, persistence_id), markup=False)
+    decide(
+        f"Release {persistence_id!r}, tag {tag!r}?",
+        lambda look: release(pipeline, why, look, tag, persistence_id),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+        ask=confirm_from_now_on,
+    )
 
 
 @progress.command("rebase")
@@ -77,11 +99,12 @@ def rebase(
     pipeline: Pipeline,
     tag: Tag,
     persistence_id: PersistenceId,
-    why: Why,
+    why: Why = "",
     number: Annotated[
         int | None, typer.Option(min=1, help="The number that the last delivered event has now.")
     ] = None,
     sequence_nr: Annotated[int | None, typer.Option(min=1, help="The sequence_nr of that event.")] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Continue a persistence_id of a renumbered view behind its last event.
@@ -90,19 +113,36 @@ def rebase(
     """
     if (number is None) != (sequence_nr is None):
         raise typer.BadParameter("give both --number and --sequence-nr, or neither")
-    confirm(f"Rebase the progress of {persistence_id!r}, tag {tag!r}?", yes)
-    out.print(interventions(pipeline, why).rebase(tag, persistence_id, number, sequence_nr), markup=False)
+    decide(
+        f"Rebase the progress of {persistence_id!r}, tag {tag!r}?",
+        lambda look: interventions(pipeline, why, look).rebase(tag, persistence_id, number, sequence_nr),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @progress.command("restart")
 @one_line_errors
-def restart(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
+def restart(
+    pipeline: Pipeline,
+    tag: Tag,
+    persistence_id: PersistenceId,
+    why: Why = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Deliver a persistence_id whose numbers began again from number 1 on.
 
     ClickHouse keeps the earlier life.
     """
-    confirm(f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?", yes)
-    out.print(interventions(pipeline, why).restart(tag, persistence_id), markup=False)
+    decide(
+        f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?",
+        lambda look: interventions(pipeline, why, look).restart(tag, persistence_id),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @batches.callback()
@@ -120,7 +160,8 @@ def resend(
     batch_id: BatchId,
     pipeline: Pipeline,
     run: Run,
-    why: Why,
+    why: Why = "",
+    dry_run: DryRun = False,
     yes: Yes = False,
     despite_views: DespiteViews = False,
 ) -> None:
@@ -128,8 +169,14 @@ def resend(
 
     They go under the next generation.
     """
-    confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
-    out.print(ways_out(pipeline, why, despite_views=despite_views).resend(batch_id, run), markup=False)
+    action = partial(ways_out, pipeline, why, despite_views=despite_views)
+    decide(
+        f"Remove batch {batch_id} from ClickHouse and send it again?",
+        lambda look: action(look).resend(batch_id, run),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @batches.command("withdraw")
@@ -138,7 +185,8 @@ def withdraw(
     batch_id: BatchId,
     pipeline: Pipeline,
     run: Run,
-    why: Why,
+    why: Why = "",
+    dry_run: DryRun = False,
     yes: Yes = False,
     despite_views: DespiteViews = False,
 ) -> None:
@@ -146,18 +194,34 @@ def withdraw(
 
     Its events are noted as undelivered; when they are read again, they are delivered, flagged late.
     """
-    confirm(
-        f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes
+    action = partial(interventions, pipeline, why, despite_views=despite_views)
+    decide(
+        f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?",
+        lambda look: action(look).withdraw(batch_id, run),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
     )
-    out.print(interventions(pipeline, why, despite_views=despite_views).withdraw(batch_id, run), markup=False)
 
 
 @batches.command("accept")
 @one_line_errors
-def accept(batch_id: BatchId, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False) -> None:
+def accept(
+    batch_id: BatchId,
+    pipeline: Pipeline,
+    run: Run,
+    why: Why = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Record that the destination's views have a batch whose insert failed.
 
     They had it, or you completed them.
     """
-    confirm(f"Do all views that depend on the destination of {pipeline} have batch {batch_id}?", yes)
-    out.print(ways_out(pipeline, why).accept(batch_id, run), markup=False)
+    decide(
+        f"Do all views that depend on the destination of {pipeline} have batch {batch_id}?",
+        lambda look: ways_out(pipeline, why, look).accept(batch_id, run),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )

@@ -1,11 +1,11 @@
 """`tagmill journal`: delete from an application's journal by hand."""
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from tagmill.cli import operations
 from tagmill.cli.shared import (
     AsJson,
     DryRun,
@@ -16,7 +16,6 @@ from tagmill.cli.shared import (
     err,
     is_read_twice,
     lists_of_ids,
-    one_line_errors,
     out,
     settings,
     show,
@@ -24,6 +23,7 @@ from tagmill.cli.shared import (
     telling,
 )
 from tagmill.domain.identifiers import quoted
+from tagmill.operations.deletion import CleanParameters
 
 app = typer.Typer(help="Delete events and snapshots from an application's journal.", no_args_is_help=True)
 
@@ -34,14 +34,12 @@ def journal() -> None:
 
 
 @app.command()
-@one_line_errors
+@operations.command
 def clean(
     pipeline: Pipeline,
+    parameters: CleanParameters,
     persistence_id: PersistenceIds = None,
     persistence_ids: PersistenceIdsFile = None,
-    to: Annotated[
-        int | None, typer.Option("--to", min=1, help="Delete events up to this sequence_nr.")
-    ] = None,
     before_snapshot: Annotated[
         bool,
         typer.Option(
@@ -55,34 +53,6 @@ def clean(
     everything: Annotated[
         bool,
         typer.Option("--all", help="Delete all events and all snapshots. Their actors must not be running."),
-    ] = False,
-    keep: Annotated[
-        int, typer.Option("--keep", min=1, help="Snapshots of each persistence_id that stay at least.")
-    ] = 1,
-    keep_newer_than: Annotated[
-        datetime | None,
-        typer.Option(
-            "--keep-newer-than",
-            help="Keep newer snapshots than this moment, too (UTC).",
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
-        ),
-    ] = None,
-    never_again: Annotated[
-        bool,
-        typer.Option("--never-again", help="With --all: their names go, too; they must never be used again."),
-    ] = False,
-    views: Annotated[
-        bool, typer.Option("--views", help="Delete the rows of tag_views of the events that go.")
-    ] = False,
-    force_undelivered: Annotated[
-        bool,
-        typer.Option("--force-undelivered", help="Delete events that a pipeline has not delivered, too."),
-    ] = False,
-    force_unread: Annotated[
-        bool,
-        typer.Option(
-            "--force-unread", help="With --views: delete rows that runs or other readers may still read, too."
-        ),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -99,10 +69,10 @@ def clean(
     """
     from tagmill.ledger.lease import this_process
     from tagmill.maintenance.journal_cleanup.clean import clean as clean_journal
-    from tagmill.maintenance.journal_cleanup.model import Wanted, What
+    from tagmill.maintenance.journal_cleanup.model import What
 
     chosen = {
-        What.TO: to is not None,
+        What.TO: parameters.to is not None,
         What.BEFORE_SNAPSHOT: before_snapshot,
         What.SNAPSHOTS: snapshots,
         What.ALL: everything,
@@ -112,8 +82,7 @@ def clean(
         raise typer.BadParameter("give exactly one of --to, --before-snapshot, --snapshots and --all")
     if not persistence_id and persistence_ids is None:
         raise typer.BadParameter("name persistence ids: --persistence-id, or a file by --persistence-ids")
-    newer = keep_newer_than.replace(tzinfo=UTC) if keep_newer_than else None
-    wanted = Wanted(named[0], to, keep, newer, never_again, views, force_undelivered, force_unread)
+    wanted = parameters.model_copy(update={"delete": named[0].value}).wanted()
     lists = lists_of_ids(persistence_id, persistence_ids)
     configured = settings()
 

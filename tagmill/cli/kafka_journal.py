@@ -3,72 +3,28 @@ id.
 """
 
 import json
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import (
-    AsJson,
-    DryRun,
-    Pipeline,
-    Yes,
-    one_line_errors,
-    out,
-    settings,
-    show,
-    show_and_ask,
-    telling,
-)
+from tagmill.cli import operations
+from tagmill.cli.shared import AsJson, DryRun, Pipeline, Yes, one_line_errors, out, settings, show
+from tagmill.operations.kafka_journal import PURGE, REPLICATE, PurgeParameters, ReplicateParameters
 
-MOMENTS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
 app = typer.Typer(
     help="Replicate a Kafka Journal to Cassandra, purge expired ids, show one id.", no_args_is_help=True
 )
 
 
 @app.command()
-@one_line_errors
-def replicate(
-    pipeline: Pipeline,
-    accept_lost: Annotated[
-        bool,
-        typer.Option(
-            "--accept-lost", help="Go on although records are gone from Kafka that were never replicated."
-        ),
-    ] = False,
-    write_after: Annotated[
-        datetime | None,
-        typer.Option(
-            "--write-after",
-            help="Write with times later than this moment (UTC), where another clock was ahead.",
-            formats=MOMENTS,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@operations.command
+def replicate(pipeline: Pipeline, parameters: ReplicateParameters, as_json: AsJson = False) -> None:
     """Replicate everything that is in the topics now to Cassandra.
 
     Safe to stop and to start again at any moment.
     """
-    from tagmill.kafka_journal.replicate import replicate as library
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
-
-    configured = settings()
-    with (
-        telling(pipeline, "looking what is new") as tell,
-        session_when_asked(configured, f"tagmill replicate {pipeline}") as spark,
-    ):
-        done = library(
-            configured,
-            pipeline,
-            owner=this_process(),
-            spark=spark,
-            accept_lost=accept_lost,
-            write_after=write_after,
-            tell=tell,
-        )
+    with operations.working(REPLICATE, pipeline, parameters) as work:
+        done = work(False)
     if as_json:
         print(done.model_dump_json())
         return
@@ -97,17 +53,10 @@ def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
 
 
 @app.command("purge-expired")
-@one_line_errors
+@operations.command
 def purge_expired(
     pipeline: Pipeline,
-    until: Annotated[
-        datetime | None,
-        typer.Option(
-            "--until",
-            help="Only ids that expire on this day or before; default: today (UTC).",
-            formats=["%Y-%m-%d"],
-        ),
-    ] = None,
+    parameters: PurgeParameters,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -116,29 +65,10 @@ def purge_expired(
 
     The next replication deletes them, as every reader does.
     """
-    from tagmill.kafka_journal.purge import purge_expired as library
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
-
-    configured = settings()
-    configured.kafka_journal(pipeline)
-    with session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark:
-
-        def work(dry_run: bool) -> Any:
-            with telling(pipeline, "looking") as tell:
-                return library(
-                    configured,
-                    pipeline,
-                    owner=this_process(),
-                    spark=spark,
-                    until=until.date() if until else None,
-                    dry_run=dry_run,
-                    tell=tell,
-                )
-
-        question = f"Purge all ids of {pipeline} that have expired, for good?"
-        done = show_and_ask(question, work, _show_purged, dry_run=dry_run, yes=yes, shown=not as_json)
-    print(done.model_dump_json()) if as_json else _show_purged(done)
+    question = f"Purge all ids of {pipeline} that have expired, for good?"
+    operations.run(
+        PURGE, pipeline, parameters, question, _show_purged, dry_run=dry_run, yes=yes, as_json=as_json
+    )
 
 
 def _show_purged(done: Any) -> None:

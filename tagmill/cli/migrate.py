@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tagmill.cli.shared import (
-    AsJson,
-    DryRun,
-    PersistenceIdsFile,
-    Pipeline,
-    Yes,
-    one_line_errors,
-    out,
-    settings,
-    show,
-    show_and_ask,
-    telling,
-)
-from tagmill.cli.views import Offline, PersistenceId, named, show_view
-from tagmill.views.model import Step
+from tagmill.cli import operations
+from tagmill.cli.shared import AsJson, DryRun, Pipeline, Yes, out, show
+from tagmill.cli.views import show_view
+from tagmill.operations.views import MIGRATE, MigrateParameters
 
 if TYPE_CHECKING:
     from tagmill.views.migration_plan import MigrationReport, Plan
 
-Steps = Annotated[
-    list[Step] | None,
-    typer.Option(
-        "--step",
-        help="Only this step. Repeatable. Default: all; tags only with --persistence-id, "
-        "--persistence-ids or --offline.",
-    ),
-]
-SnapshotKeyspace = Annotated[
-    str | None,
-    typer.Option(
-        "--snapshot-keyspace",
-        help="Keyspace of the table snapshots; default: the pipeline's, else the journal's.",
-    ),
-]
-DropOld = Annotated[
-    bool,
-    typer.Option(
-        "--drop-old",
-        help="Afterwards drop the views eventsbytag… and the columns tag1 to tag3 and message, if "
-        "nothing needs them. No way back.",
-    ),
-]
 
-
-@one_line_errors
+@operations.command
 def migrate(
     pipeline: Pipeline,
-    step: Steps = None,
-    persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIdsFile = None,
-    offline: Offline = False,
-    snapshot_keyspace: SnapshotKeyspace = None,
-    drop_old: DropOld = False,
+    parameters: MigrateParameters,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -68,41 +25,8 @@ def migrate(
 
     Safe to stop and to start again at any moment.
     """
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
-    from tagmill.views.migrate import migrate as migrate_journal
-    from tagmill.views.migration_plan import Plan
-
-    plan = Plan.of(
-        step or (),
-        named(persistence_id, persistence_ids),
-        offline=offline,
-        drop_old=drop_old,
-        snapshot_keyspace=snapshot_keyspace,
-        dry_run=dry_run,
-    )
-    configured = settings()
-    configured.pipeline(pipeline)
-    with ExitStack() as stack:
-        spark = None
-        if plan.needs_spark:
-            spark = stack.enter_context(session_when_asked(configured, f"tagmill migrate {pipeline}"))
-
-        def work(dry_run: bool) -> MigrationReport:
-            with telling(pipeline, "migration") as tell:
-                return migrate_journal(
-                    configured,
-                    pipeline,
-                    plan,
-                    owner=this_process(),
-                    spark=spark and spark(),
-                    dry_run=dry_run,
-                    tell=tell,
-                )
-
-        question = _question(plan, pipeline)
-        done = show_and_ask(question, work, _show, dry_run=dry_run, yes=yes, shown=not as_json)
-    print(done.model_dump_json()) if as_json else _show(done)
+    question = _question(parameters.plan(dry_run=dry_run), pipeline)
+    operations.run(MIGRATE, pipeline, parameters, question, _show, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _question(plan: Plan, pipeline: str) -> str:

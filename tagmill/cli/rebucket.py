@@ -7,19 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import (
-    AsJson,
-    DryRun,
-    Pipeline,
-    Yes,
-    one_line_errors,
-    out,
-    settings,
-    show,
-    show_and_ask,
-    telling,
-)
-from tagmill.domain.time_buckets import BucketSize
+from tagmill.cli import operations
+from tagmill.cli.shared import AsJson, DryRun, Pipeline, Yes, out, show, show_and_ask
+from tagmill.operations.views import REBUCKET, RebucketParameters
 from tagmill.views.rebucket.advice import Prefix, of_another_prefix
 
 REBUCKETED = (
@@ -28,31 +18,10 @@ REBUCKETED = (
 )  # fmt: skip
 
 
-@one_line_errors
+@operations.command
 def rebucket(
     pipeline: Pipeline,
-    to: Annotated[BucketSize, typer.Option("--to", help="Bucket size that the view is to have.")],
-    table: Annotated[
-        str | None,
-        typer.Option(
-            "--table", help="Name of the new table; default: tag_views_ and the size, in lower case."
-        ),
-    ] = None,
-    offline: Annotated[
-        bool,
-        typer.Option(
-            "--offline", help="The application is stopped: copy what came since, verify, and switch."
-        ),
-    ] = False,
-    drop_old: Annotated[
-        bool,
-        typer.Option(
-            "--drop-old", help="After the switch: drop the old table, if the new one has every row of it."
-        ),
-    ] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Give it up before the switch: drop the new table.")
-    ] = False,
+    parameters: RebucketParameters,
     prefix: Annotated[
         Prefix | None,
         typer.Option("--prefix", help="Print the application's settings with this prefix only."),
@@ -70,37 +39,12 @@ def rebucket(
 
     tagmill views rebucket -p orders --to Day --offline
     """
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
-    from tagmill.views.rebucket import rebucket as library
+    parameters.check(dry_run=dry_run)
+    with operations.working(REBUCKET, pipeline, parameters) as doing:
 
-    if offline + drop_old + abandon > 1:
-        raise typer.BadParameter(
-            "--offline, --drop-old and --abandon are steps of their own: give one of them"
-        )
-    configured = settings()
-    if not abandon:
-        library.check(configured, pipeline, to, table)
-    with session_when_asked(configured, f"tagmill rebucket {pipeline}") as spark:
-
-        def work(dry_run: bool) -> dict[str, Any]:
+        def work(look: bool) -> dict[str, Any]:
             begun = time.monotonic()
-            if abandon:
-                done = library.abandon(configured, pipeline, owner=this_process(), dry_run=dry_run)
-            else:
-                with telling(pipeline, "starting Spark") as tell:
-                    done = library.rebucket(
-                        configured,
-                        pipeline,
-                        to=to,
-                        owner=this_process(),
-                        spark=spark(),
-                        table=table,
-                        offline=offline,
-                        drop_old=drop_old,
-                        dry_run=dry_run,
-                        tell=tell,
-                    )
+            done = doing(look)
             done["lines"] = [line for line in done["lines"] if not of_another_prefix(line, prefix)]
             return {**done, "seconds": round(time.monotonic() - begun, 1)}
 

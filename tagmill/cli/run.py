@@ -1,6 +1,7 @@
 """`tagmill run`: deliver by hand what Airflow delivers on schedule; abandon and void."""
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -9,12 +10,13 @@ from tagmill.cli import topics
 from tagmill.cli.shared import (
     AsJson,
     DespiteViews,
+    DryRun,
     Pipeline,
     Tags,
     Why,
     Yes,
-    confirm,
     confirm_from_now_on,
+    decide,
     one_line_errors,
     out,
     person,
@@ -162,31 +164,32 @@ def _print_verdict_of_topic(configured: Settings, pipeline: str) -> None:
 
 @app.command()
 @one_line_errors
-def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
+def abandon(pipeline: Pipeline, why: Why = "", dry_run: DryRun = False, yes: Yes = False) -> None:
     """Abandon the run that is PLANNED.
 
     Nothing of it was delivered; the next run plans its range again.
     """
-    confirm(f"Abandon the planned run of pipeline {pipeline}?", yes)
-    out.print(ways_out(pipeline, why).abandon(), markup=False)
+    question, action = f"Abandon the planned run of pipeline {pipeline}?", partial(ways_out, pipeline, why)
+    decide(question, lambda look: action(look).abandon(), why=why, dry_run=dry_run, yes=yes)
 
 
 @app.command()
 @one_line_errors
-def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
+def void(pipeline: Pipeline, why: Why = "", dry_run: DryRun = False, yes: Yes = False) -> None:
     """Void the batches of the SEALED run that ClickHouse does not have.
 
     Their absence is proven first. A later run delivers their events.
     """
-    confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
-    out.print(ways_out(pipeline, why).void(), markup=False)
+    question = f"Void the batches of pipeline {pipeline} that are not in ClickHouse?"
+    action = partial(ways_out, pipeline, why)
+    decide(question, lambda look: action(look).void(), why=why, dry_run=dry_run, yes=yes)
 
 
 @app.command("give-up")
 @one_line_errors
 def give_up(
     pipeline: Pipeline,
-    why: Why,
+    why: Why = "",
     set_apart: Annotated[
         list[str] | None,
         typer.Option(
@@ -197,6 +200,7 @@ def give_up(
         ),
     ] = None,
     despite_views: DespiteViews = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Give up the open run, whatever state it and its files are in.
@@ -206,22 +210,28 @@ def give_up(
     Without an open run: a view's build or a replication that is sealed and cannot be finished, or lost files
     of a closed run.
     """
-    confirm(f"Give up the open run of pipeline {pipeline}?", yes)
-    for line in _giving_up(pipeline, why, despite_views=despite_views).run(set_apart or []):
-        out.print(line, markup=False)
+    action = partial(_giving_up, pipeline, why, despite_views=despite_views)
+    decide(
+        f"Give up the open run of pipeline {pipeline}?",
+        lambda look: action(look).run(set_apart or []),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @app.command("take-back")
 @one_line_errors
 def take_back(
     pipeline: Pipeline,
-    why: Why,
+    why: Why = "",
     column: Annotated[
         str | None, typer.Option("--column", help="A column of a topic that was set apart.")
     ] = None,
     key: Annotated[
         str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")
     ] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Deliver again what was set apart: a topic's column, a Kafka Journal's id.
@@ -235,11 +245,17 @@ def take_back(
         configured.topic(pipeline)
     if item is None or None not in (column, key):
         raise typer.BadParameter("give --column of a topic, or --id of a Kafka Journal")
-    confirm_from_now_on(f"Deliver {item!r} of pipeline {pipeline} again?", yes)
-    out.print(_giving_up(pipeline, why).take_back(item), markup=False)
+    decide(
+        f"Deliver {item!r} of pipeline {pipeline} again?",
+        lambda look: _giving_up(pipeline, why, look).take_back(item),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+        ask=confirm_from_now_on,
+    )
 
 
-def _giving_up(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
+def _giving_up(pipeline: str, why: str, dry_run: bool, *, despite_views: bool = False) -> Any:
     from tagmill.delivery.tag_views.give_up import GiveUp
     from tagmill.delivery.topics.give_up import TopicGiveUp
     from tagmill.kafka_journal.give_up import ReplicationGiveUp
@@ -248,28 +264,30 @@ def _giving_up(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     configured = settings()
     who = (configured, pipeline, this_process(), person(), why)
     if pipeline in configured.kafka_journals:
-        return ReplicationGiveUp(*who)
+        return ReplicationGiveUp(*who, dry_run=dry_run)
     of_kind = TopicGiveUp if pipeline in configured.streams else GiveUp
-    return of_kind(*who, despite_views=despite_views)
+    return of_kind(*who, despite_views=despite_views, dry_run=dry_run)
 
 
-def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:
+def release(pipeline: str, why: str, dry_run: bool, tag: str, persistence_id: str) -> str:
     """End the hold of a persistence_id that was set apart; return a sentence that says what was done."""
     from tagmill.delivery.tag_views.give_up import GiveUp
     from tagmill.ledger.lease import this_process
 
-    return GiveUp(settings(), pipeline, this_process(), person(), why).release(tag, persistence_id)
+    give_up = GiveUp(settings(), pipeline, this_process(), person(), why, dry_run=dry_run)
+    return give_up.release(tag, persistence_id)
 
 
-def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
+def interventions(pipeline: str, why: str, dry_run: bool, *, despite_views: bool = False) -> Any:
     """Return the interventions in one pipeline of tag views, to be recorded under the current user's name."""
     from tagmill.delivery.tag_views.interventions import Interventions
     from tagmill.ledger.lease import this_process
 
-    return Interventions(settings(), pipeline, this_process(), person(), why, despite_views=despite_views)
+    who = (this_process(), person(), why)
+    return Interventions(settings(), pipeline, *who, despite_views=despite_views, dry_run=dry_run)
 
 
-def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
+def ways_out(pipeline: str, why: str, dry_run: bool, *, despite_views: bool = False) -> Any:
     """Return the interventions in the runs of any pipeline that delivers: of tag views, a topic or a Kafka
     Journal.
     """
@@ -278,10 +296,9 @@ def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
 
     configured = settings()
     if pipeline in configured.streams:
-        return TopicInterventions(
-            configured, pipeline, this_process(), person(), why, despite_views=despite_views
-        )
-    return interventions(pipeline, why, despite_views=despite_views)
+        who = (this_process(), person(), why)
+        return TopicInterventions(configured, pipeline, *who, despite_views=despite_views, dry_run=dry_run)
+    return interventions(pipeline, why, dry_run, despite_views=despite_views)
 
 
 def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

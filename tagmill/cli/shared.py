@@ -37,7 +37,7 @@ MaybePipeline = Annotated[
     str | None, typer.Option("--pipeline", "-p", help="Only this pipeline; default: all.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-Why = Annotated[str, typer.Option("--why", help="Reason; the ledger records it.")]
+Why = Annotated[str, typer.Option("--why", help="Reason; the ledger records it. A dry run needs none.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only this tag. Repeatable.")]
@@ -234,7 +234,8 @@ def show_and_ask(
     *,
     dry_run: bool,
     yes: bool,
-    shown: bool,
+    shown: bool = True,
+    ask: Callable[[str, bool], None] = confirm,
 ) -> R:
     """Do work, or only look in a dry run; unless --yes is given, show on a terminal what would change, and
     ask.
@@ -246,13 +247,39 @@ def show_and_ask(
         dry_run: whether to look only.
         yes: whether to do it without asking.
         shown: whether it may be shown before; not where standard output is for one JSON document.
+        ask: asks the question, given whether --yes is; raises for a no.
     """
     if dry_run:
         return work(True)
     if shown and not yes and sys.stdin.isatty():
         display(work(True))
-    confirm(question, yes)
+    ask(question, yes)
     return work(False)
+
+
+def must_say_why(why: str | None, dry_run: bool) -> None:
+    """Raise BadParameter if a change that the ledger records has no reason; a dry run needs none."""
+    if not dry_run and not (why or "").strip():
+        raise typer.BadParameter("give --why, which the ledger records, or --dry-run")
+
+
+def decide(
+    question: str,
+    work: Callable[[bool], str | list[str]],
+    *,
+    why: str,
+    dry_run: bool,
+    yes: bool,
+    ask: Callable[[str, bool], None] = confirm,
+) -> None:
+    """Make a decision that a person records in the ledger (show_and_ask), and print what it did as lines."""
+    must_say_why(why, dry_run)
+
+    def display(said: str | list[str]) -> None:
+        for line in [said] if isinstance(said, str) else said:
+            out.print(line, markup=False)
+
+    display(show_and_ask(question, work, display, dry_run=dry_run, yes=yes, ask=ask))
 
 
 def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Iterable[str]]:

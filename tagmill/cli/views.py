@@ -4,49 +4,38 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tagmill.cli import operations
 from tagmill.cli.rebucket import rebucket
 from tagmill.cli.shared import (
     AsJson,
     DryRun,
-    PersistenceIdsFile,
     Pipeline,
-    Tags,
     Yes,
     confirm_from_now_on,
     one_line_errors,
     out,
     settings,
     show,
-    show_and_ask,
     telling,
+)
+from tagmill.operations.model import NoParameters
+from tagmill.operations.views import (
+    DELETE,
+    PIDS,
+    REBUILD,
+    TRUNCATE,
+    SelectionParameters,
+    TruncateParameters,
 )
 
 if TYPE_CHECKING:
-    from tagmill.views.selection import Selection, ViewReport
-
-    Operation = Callable[..., ViewReport]
+    from tagmill.views.selection import ViewReport
 
 TAG_COLUMNS = ("tag", "same", "added", "changed", "removed", "unknown", "cleaned")
-PersistenceId = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--persistence-id", help="Only this persistence_id. Repeatable. No application may write to it."
-    ),
-]
-Offline = Annotated[
-    bool,
-    typer.Option(
-        "--offline", help="All persistence_ids. The application, or whatever else numbers, is stopped."
-    ),
-]
-
 app = typer.Typer(help="Build, rebuild, rebucket, migrate, delete and list tag views.", no_args_is_help=True)
 app.command()(rebucket)
 
@@ -109,13 +98,10 @@ def build(
 
 
 @app.command()
-@one_line_errors
+@operations.command
 def rebuild(
     pipeline: Pipeline,
-    persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIdsFile = None,
-    offline: Offline = False,
-    tag: Tags = None,
+    parameters: SelectionParameters,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -124,27 +110,17 @@ def rebuild(
 
     Safe to stop and to start again at any moment.
     """
-    from tagmill.views.rebuild import rebuild
-
-    chosen = _chosen(persistence_id, persistence_ids, offline, tag)
-    _do(
-        pipeline,
-        f"Rebuild tag_views of {_what(chosen)}",
-        partial(rebuild, selection=chosen),
-        dry_run,
-        yes,
-        as_json,
+    question = f"Rebuild tag_views of {_words(parameters)}, pipeline {pipeline}?"
+    operations.run(
+        REBUILD, pipeline, parameters, question, _show_done, dry_run=dry_run, yes=yes, as_json=as_json
     )
 
 
 @app.command()
-@one_line_errors
+@operations.command
 def delete(
     pipeline: Pipeline,
-    persistence_id: PersistenceId = None,
-    persistence_ids: PersistenceIdsFile = None,
-    offline: Offline = False,
-    tag: Tags = None,
+    parameters: SelectionParameters,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -153,26 +129,17 @@ def delete(
 
     Their progress goes, too. Safe to stop and to start again at any moment.
     """
-    from tagmill.views.delete import delete
-
-    chosen = _chosen(persistence_id, persistence_ids, offline, tag)
-    _do(
-        pipeline,
-        f"Delete tag_views of {_what(chosen)}",
-        partial(delete, selection=chosen),
-        dry_run,
-        yes,
-        as_json,
+    question = f"Delete tag_views of {_words(parameters)}, pipeline {pipeline}?"
+    operations.run(
+        DELETE, pipeline, parameters, question, _show_done, dry_run=dry_run, yes=yes, as_json=as_json
     )
 
 
 @app.command()
-@one_line_errors
+@operations.command
 def truncate(
     pipeline: Pipeline,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="The application, or whatever else numbers, is stopped.")
-    ] = False,
+    parameters: TruncateParameters,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -181,11 +148,10 @@ def truncate(
 
     Only if a rebuild can bring all of it back. Safe to stop and to start again at any moment.
     """
-    from tagmill.views.delete import truncate
-    from tagmill.views.selection import Selection
-
-    Selection.of([], [], offline=offline)
-    _do(pipeline, "Truncate tag_views, tag_write_progress and tag_scanning", truncate, dry_run, yes, as_json)
+    question = f"Truncate tag_views, tag_write_progress and tag_scanning, pipeline {pipeline}?"
+    operations.run(
+        TRUNCATE, pipeline, parameters, question, _show_done, dry_run=dry_run, yes=yes, as_json=as_json
+    )
 
 
 @app.command()
@@ -214,70 +180,23 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json:
 
     Only those that it lacks.
     """
-    from tagmill.spark.session import spark_session
-    from tagmill.views.persistence_ids import rebuild_ids
-
-    configured = settings()
-    configured.pipeline(pipeline)
-    if not dry_run:
-        confirm_from_now_on(f"Add what all_persistence_ids lacks, pipeline {pipeline}?", yes)
-    with (
-        telling(pipeline, "starting Spark") as tell,
-        spark_session(configured, f"tagmill pids {pipeline}") as spark,
-    ):
-        done = rebuild_ids(configured, pipeline, spark=spark, dry_run=dry_run, tell=tell)
-    if as_json:
-        print(done.model_dump_json())
-    else:
-        out.print(done.message, markup=False)
-
-
-def named(ids: list[str] | None, file: Path | None) -> list[str]:
-    """Return the persistence ids that the options name."""
-    from tagmill.config.id_lists import ids_of
-
-    return list(ids_of(ids, file))
-
-
-def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[str] | None) -> Selection:
-    from tagmill.views.selection import Selection
-
-    return Selection.of(named(ids, file), tags or [], offline=offline)
-
-
-def _what(selection: Selection) -> str:
-    ids = (
-        f"{len(selection.persistence_ids)} persistence ids"
-        if selection.persistence_ids
-        else "all persistence ids"
+    operations.run(
+        PIDS,
+        pipeline,
+        NoParameters(),
+        f"Add what all_persistence_ids lacks, pipeline {pipeline}?",
+        lambda done: out.print(done.message, markup=False),
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+        ask=confirm_from_now_on,
     )
+
+
+def _words(selection: SelectionParameters) -> str:
+    named = selection.persistence_ids
+    ids = f"{len(named)} persistence ids" if named else "all persistence ids"
     return ids + (f", tags {', '.join(selection.tags)}" if selection.tags else "")
-
-
-def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Show what would change and ask, run the operation, and show what changed."""
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
-
-    configured = settings()
-    configured.pipeline(pipeline)
-    with session_when_asked(configured, f"tagmill views {pipeline}") as spark:
-
-        def work(dry_run: bool) -> ViewReport:
-            with telling(pipeline, "starting Spark") as tell:
-                return operation(
-                    configured, pipeline, owner=this_process(), spark=spark(), dry_run=dry_run, tell=tell
-                )
-
-        done = show_and_ask(
-            f"{question}, pipeline {pipeline}?",
-            work,
-            _show_done,
-            dry_run=dry_run,
-            yes=yes,
-            shown=not as_json,
-        )
-    print(done.model_dump_json()) if as_json else _show_done(done)
 
 
 def _show_done(done: ViewReport) -> None:

@@ -337,7 +337,8 @@ class ClickHouse:
                 if running[0][0]:
                     raise StoreUnavailable(
                         f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; "
-                        "try again later"
+                        "try again later",
+                        batch=batch_id,
                     )
 
     def unvoid_batch(self, table: str, batch_id: UUID) -> None:

@@ -460,10 +460,12 @@ class Settings(BaseSettings):
     def _not_there(self, name: str, kind: str, configured: Iterable[str]) -> ConfigurationError:
         if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
             return ConfigurationError(
-                f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done"
+                f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done",
+                pipeline=name,
             )
         return ConfigurationError(
-            f"pipeline {name!r} is not in the configuration (there: {', '.join(configured) or 'none'})"
+            f"pipeline {name!r} is not in the configuration (there: {', '.join(configured) or 'none'})",
+            pipeline=name,
         )
 
     def _resolved(self, folder: Path) -> "Settings":

@@ -12,6 +12,7 @@ from tagmill.errors import ConfigurationError, GuardRefused, TagmillError, Views
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.view_inserts import Outcome, ViewInsert, ViewInserts
 from tagmill.runs import checkpoints
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import Sealed
 
 DESPITE_VIEWS = "--despite-views"
@@ -93,7 +94,12 @@ class DependentViews:
 
 
 def accept(
-    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow, who: str, why: str
+    action: OperatorAction,
+    ledger: Ledger,
+    clickhouse: ClickHouse,
+    table: str,
+    row: RunRow,
+    batch: BatchRow,
 ) -> str:
     """Record that the views have a NEW batch whose insert was not confirmed; return a sentence that says what
     to do next.
@@ -109,10 +115,21 @@ def accept(
             run=row.run,
             batch=batch.batch_id,
         )
-    ViewInserts(ledger.cassandra, ledger.ledger_keyspace, row.pipeline, row.run).accept(batch, who, why)
-    ledger.record_intervention(row.pipeline, row.run, who, f"batches accept {batch.batch_id}", why)
+    said = f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}:"
+    inserts = ViewInserts(ledger.cassandra, ledger.ledger_keyspace, row.pipeline, row.run)
+    if action.dry_run:
+        known = inserts.find(batch)
+        views = known.views if known and known.views else ", ".join(clickhouse.dependent_views(table))
+        return (
+            f"{said} it would be recorded that the views {views or '(none depends on the table)'} have its "
+            f"{batch.rows} rows. Nothing would be sent; the next run takes the batch as delivered"
+        )
+    inserts.accept(batch, action.who, action.why)
+    ledger.record_intervention(
+        row.pipeline, row.run, action.who, f"batches accept {batch.batch_id}", action.why
+    )
     return (
-        f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}: recorded that the views have it. "
+        f"{said} recorded that the views have it. "
         f"Finish the run: tagmill run deliver --pipeline {row.pipeline}"
     )
 

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import despite, require_no_views
 from tagmill.delivery.push import Destination, push_one
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import Sealed
-from tagmill.runs.storage import RunFiles
 
 EVERY_GENERATION = 2**32 - 1
 
@@ -51,14 +50,31 @@ def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[R
     return row, batch
 
 
+def abandon_planned(action: OperatorAction, ledger: Ledger, row: RunRow, again: str) -> str:
+    """Abandon a PLANNED run; return a sentence that says so.
+
+    `again` says what the next run plans again.
+    """
+    said = (
+        f"run {row.run} of pipeline {row.pipeline} {action.be('is')} ABANDONED; nothing of it was delivered, "
+        f"the next run plans its {again} again"
+    )
+    if action.dry_run:
+        return f"{said}. ClickHouse, progress and holds stay as they are"
+    row, reason = ledger.raise_fence(row, action.owner), f"{action.who}: {action.why}"
+    ledger.finish_run(row.pipeline, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, reason)
+    ledger.record_intervention(row.pipeline, row.run, action.who, "run abandon", action.why)
+    action.files.remove_attempts(row.pipeline, row.run)
+    return said
+
+
 def void_waiting(
+    action: OperatorAction,
     ledger: Ledger,
     clickhouse: ClickHouse,
     table: str,
     row: RunRow,
     batches: list[BatchRow],
-    who: str,
-    why: str,
 ) -> str:
     """Give up a run's NEW batches, each proven absent from its table; return a sentence that says what was
     done.
@@ -67,10 +83,12 @@ def void_waiting(
     """
     waiting = [batch for batch in batches if batch.state == BatchState.NEW]
     for batch in waiting:
-        clickhouse.void_batch(table, batch.batch_id)
+        if not action.dry_run:
+            clickhouse.void_batch(table, batch.batch_id)
         clickhouse.sync_replica(table)
         if clickhouse.totals(table, batch.batch_id):
-            clickhouse.unvoid_batch(table, batch.batch_id)
+            if not action.dry_run:
+                clickhouse.unvoid_batch(table, batch.batch_id)
             raise GuardRefused(
                 f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It "
                 "was not voided; "
@@ -79,12 +97,16 @@ def void_waiting(
                 run=row.run,
                 batch=batch.batch_id,
             )
-        ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
-    ledger.record_intervention(row.pipeline, row.run, who, f"run void ({len(waiting)} batches)", why)
-    return (
-        f"run {row.run} of pipeline {row.pipeline}: {len(waiting)} batches VOIDED, "
-        f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {row.pipeline}"
-    )
+        if not action.dry_run:
+            ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+    said = f"run {row.run} of pipeline {row.pipeline}: {len(waiting)} batches"
+    stay = f"{len(batches) - len(waiting)} stay"
+    if action.dry_run:
+        rows = sum(batch.rows for batch in waiting)
+        return f"{said} ({rows} rows), which are not in ClickHouse, would be VOIDED; {stay}"
+    what = f"run void ({len(waiting)} batches)"
+    ledger.record_intervention(row.pipeline, row.run, action.who, what, action.why)
+    return f"{said} VOIDED, {stay}. Close it: tagmill run deliver --pipeline {row.pipeline}"
 
 
 def views_with(
@@ -157,15 +179,13 @@ def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
 
 
 def send_again(
-    settings: Settings,
+    action: OperatorAction,
     ledger: Ledger,
     clickhouse: ClickHouse,
     manifest: Sealed,
     row: RunRow,
     batch: BatchRow,
     to: Destination,
-    who: str,
-    why: str,
     *,
     despite_views: bool,
 ) -> str:
@@ -177,15 +197,19 @@ def send_again(
     batch_id = batch.batch_id
     sealed = next(one for one in manifest.batches if one.number == batch.number)
     with about(pipeline=row.pipeline, run=row.run, batch=batch_id):
-        RunFiles(settings.storage.root).open_sealed(sealed.file, sealed.sha256).close()
+        action.files.open_sealed(sealed.file, sealed.sha256).close()
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
+    generation, said = batch.generation + 1, f"batch {batch_id} of run {row.run}, pipeline {row.pipeline},"
+    if action.dry_run:
+        rows = sum(total.rows for total in clickhouse.totals(to.table, batch_id))
+        return (
+            f"{said} would be sent again as generation {generation}: its {rows} rows in ClickHouse would be "
+            f"removed, its {sealed.rows} sealed rows inserted{despite(views)}. Other batches stay as they are"
+        )
     clickhouse.delete_batch(to.table, batch_id, batch.generation)
-    generation = batch.generation + 1
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
-    ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}{despite(views)}", why)
-    push_one(settings, ledger, manifest, row.fence, batch.number, to)
-    return (
-        f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation "
-        f"{generation} and verified"
-    )
+    what = f"batches resend {batch_id}{despite(views)}"
+    ledger.record_intervention(row.pipeline, row.run, action.who, what, action.why)
+    push_one(action.settings, ledger, manifest, row.fence, batch.number, to)
+    return f"{said} was sent again as generation {generation} and verified"

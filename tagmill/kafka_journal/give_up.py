@@ -12,7 +12,6 @@ from tagmill.kafka.set_apart import record_of
 from tagmill.ledger.replications import SEALED, Replications
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
-from tagmill.runs.leased import at_work
 from tagmill.runs.operator_action import OperatorAction
 
 
@@ -32,17 +31,21 @@ class ReplicationGiveUp(OperatorAction):
         if wrong := [item for item in apart if record_of(item) is None]:
             raise ConfigurationError(
                 f"pipeline {self.name}: {', '.join(map(repr, wrong))} is no record "
-                "(topic/partition/offset). Nothing was changed"
+                "(topic/partition/offset). Nothing was changed",
+                pipeline=self.name,
             )
         keyspace = self.settings.cassandra.ledger_keyspace
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
             if not said and not apart:
                 raise GuardRefused(f"pipeline {self.name} has no replication to give up. Nothing was changed")
             if apart:
-                SetApart(ledger.cassandra, keyspace, self.name).add(Kind.RECORD, apart, 0, self.who, self.why)
+                if not self.dry_run:
+                    table = SetApart(ledger.cassandra, keyspace, self.name)
+                    table.add(Kind.RECORD, apart, 0, self.who, self.why)
                 said.append(
-                    f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is replicated"
+                    f"pipeline {self.name}: {len(apart)} records {'would ' * self.dry_run}become dead letters; "
+                    "the rest is replicated"
                 )
             return [*said, f"go on: tagmill kafka-journal replicate --pipeline {self.name}"]
 
@@ -50,9 +53,10 @@ class ReplicationGiveUp(OperatorAction):
         newest = replications.newest()
         if newest is None or newest.state != SEALED:
             return []
-        row = replications.finish(replications.take_over(self.owner))
-        ledger.record_intervention(self.name, row.replication, self.who, "run give-up", self.why)
+        if not self.dry_run:
+            newest = replications.finish(replications.take_over(self.owner))
+            ledger.record_intervention(self.name, newest.replication, self.who, "run give-up", self.why)
         return [
-            f"replication {row.replication} of pipeline {self.name} is given up: the next one reads its "
-            "records again"
+            f"replication {newest.replication} of pipeline {self.name} {self.be('is')} given up: the next one "
+            "reads its records again"
         ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.config.settings import Settings
+from tagmill.errors import about_pipeline
 from tagmill.kafka.client import Kafka, KafkaRecord, Place, Span
 from tagmill.kafka.offset_ranges import places
 from tagmill.kafka.partitioner import layout_of
@@ -22,6 +23,7 @@ from tagmill.kafka_journal.tables import KafkaJournalTables, Pointer, millisecon
 SEGMENTS_AT_ONCE = 1024
 
 
+@about_pipeline
 def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, seconds: float = 30) -> list[Head]:
     """Return the id's state in each of the pipeline's topics that knows it, with its first `most` events.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
+from tagmill.errors import about_pipeline
 from tagmill.kafka.client import Kafka, KafkaRecord
 from tagmill.kafka.offset_ranges import places
 from tagmill.kafka_journal.model import PurgeReport, Tell
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 NAMED = 20
 
 
+@about_pipeline
 def purge_expired(
     settings: Settings,
     pipeline: str,

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import GuardRefused, TagmillError
+from tagmill.errors import GuardRefused, TagmillError, about_pipeline
 from tagmill.kafka.client import Kafka, Place, Span
 from tagmill.kafka.offset_ranges import Range, capped, places, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
@@ -50,6 +50,7 @@ ENTRIES = ("metajournal",)
 HIGHEST = 2**63 - 1
 
 
+@about_pipeline
 def replicate(
     settings: Settings,
     pipeline: str,
@@ -101,6 +102,7 @@ def replicate(
             return done
 
 
+@about_pipeline
 def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
     """Return how far each partition of the pipeline's topics is replicated, and what stops the next
     replication. Nothing is written.
@@ -136,6 +138,7 @@ def _status(position: TopicPosition) -> PartitionStatus:
     )
 
 
+@about_pipeline
 def pending(settings: Settings, pipeline: str) -> bool:
     """Return whether there are records to replicate, a sealed replication to write, or a problem that
     replicating would report.

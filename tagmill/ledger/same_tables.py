@@ -108,6 +108,15 @@ def accepted(pipeline: str, journal: str) -> str:
     )
 
 
+def would_accept(pipeline: str, journal: str, changes: Sequence[str]) -> str:
+    """Return what is said of a journal whose tables would be accepted; `changes` were created again."""
+    changed = f"; created again: {', '.join(changes)}" if changes else ", none of which was created again"
+    return (
+        f"pipeline {pipeline}: the tables of journal {journal} would be accepted{changed}. Progress, holds and "
+        "ClickHouse stay as they are"
+    )
+
+
 def first_abandon(pipeline: str) -> str:
     """Return what a seal leaves undone, and what comes before a person accepts the tables."""
     return f"Nothing was sealed. First: tagmill run abandon --pipeline {pipeline} --why …"

@@ -170,7 +170,8 @@ class ReadJournal:
             raise ConfigurationError(
                 f"pipeline {self.name}: the view of journal {self.journal.keyspace} was never built "
                 '(views = "tagmill"). '
-                f"Nothing was read. Build it: tagmill views build --pipeline {builder}"
+                f"Nothing was read. Build it: tagmill views build --pipeline {builder}",
+                pipeline=self.name,
             )
         return newest.built_to
 

@@ -45,8 +45,10 @@ def leased(
 
 
 @contextmanager
-def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
+def at_work(settings: Settings, pipeline: str, owner: str, *, dry_run: bool = False) -> Iterator[Ledger]:
     """Yield the ledger under the pipeline's lease, which is given back however the block ends.
+
+    A dry run takes no lease, so that it writes nothing.
 
     Raises LeaseTaken, of a pipeline of kind tag_views what check_journal raises, and GuardRefused if the
     ledger is older than ClickHouse. A SEALED run may be ended nevertheless: `ledger restore` waits for that.
@@ -54,7 +56,7 @@ def at_work(settings: Settings, pipeline: str, owner: str) -> Iterator[Ledger]:
     with (
         about(pipeline=pipeline),
         Ledger(settings.cassandra) as ledger,
-        held(settings, ledger.cassandra, pipeline, owner, [pipeline]),
+        held(settings, ledger.cassandra, pipeline, owner, [] if dry_run else [pipeline]),
     ):
         if pipeline in settings.pipelines:
             check_journal(ledger.cassandra, settings, pipeline)

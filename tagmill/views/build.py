@@ -15,7 +15,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.view_waiting import WaitingIds, WaitingRow
@@ -35,6 +35,7 @@ EXAMPLES = 20
 ROWS_AT_ONCE = 100_000
 
 
+@about_pipeline
 def build(
     settings: Settings,
     pipeline: str,
@@ -67,6 +68,7 @@ def build(
         return _Builder(settings, pipeline, builds, journal, spark, tell or (lambda _: None)).run(row, adopt)
 
 
+@about_pipeline
 def check(settings: Settings, pipeline: str) -> None:
     """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
     from tagmill.journal.frames import JournalSchema

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.runs import checkpoints
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tagmill.views.model import Manifest
 
 
+@about_pipeline
 def delete(
     settings: Settings,
     pipeline: str,
@@ -54,6 +55,7 @@ def delete(
         return deleter.look(row) if dry_run else deleter.run(row)
 
 
+@about_pipeline
 def truncate(
     settings: Settings,
     pipeline: str,

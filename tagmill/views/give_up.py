@@ -12,6 +12,7 @@ from tagmill.config.settings import Settings
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
+from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import read_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views.model import Manifest
@@ -33,19 +34,20 @@ class SealedBuild:
         """Whether its manifest is lost or damaged, so that no build can finish it."""
         return self.manifest is None
 
-    def end(self, owner: str, who: str, why: str) -> str:
+    def end(self, action: OperatorAction) -> str:
         """Mark the build as done and record the intervention; return what to do next, as text.
 
         Deliveries read again from the build's late rows on. Without a manifest any row may be late, so they
         read again from the start.
         """
-        row = self.builds.take_over(owner, self.row.bucket_size)
-        self.builds.add_late(row.build, self.manifest.late_from if self.manifest else self._anywhere())
-        self.builds.finish(row, 0)
-        action = f"run give-up: build {row.build}"
-        self.ledger.record_intervention(self.pipeline, self.ledger.last_run(self.pipeline), who, action, why)
+        if not action.dry_run:
+            row = self.builds.take_over(action.owner, self.row.bucket_size)
+            self.builds.add_late(row.build, self.manifest.late_from if self.manifest else self._anywhere())
+            self.builds.finish(row, 0)
+            last, what = self.ledger.last_run(self.pipeline), f"run give-up: build {row.build}"
+            self.ledger.record_intervention(self.pipeline, last, action.who, what, action.why)
         return (
-            f"build {row.build} of journal {row.journal} is given up, what it has written stays. Go on: "
+            f"build {self.row.build} of journal {self.row.journal} {action.be('is')} given up, what it has written stays. Go on: "
             "tagmill views build --pipeline "
             f"{self.pipeline}, with --adopt if it refuses persistence ids, and give a rebuild's command again"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import OLD_TAGS, tag_columns
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, about_pipeline
 from tagmill.journal.flaws import Reason
 from tagmill.runs import checkpoints
 from tagmill.views import legacy_schema
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 ID = "persistence_id"
 
 
+@about_pipeline
 def migrate(
     settings: Settings,
     pipeline: str,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
 from tagmill.domain.documents import Document
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, about_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +42,7 @@ class IdsReport(Document):
         )
 
 
+@about_pipeline
 def rebuild_ids(
     settings: Settings, pipeline: str, *, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
 ) -> IdsReport:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
+from tagmill.errors import about_pipeline
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
 from tagmill.views.selection import Selection, TagChange, ViewReport
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 100_000
 
 
+@about_pipeline
 def rebuild(
     settings: Settings,
     pipeline: str,

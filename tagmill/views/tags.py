@@ -6,7 +6,7 @@ from typing import Any
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, about_pipeline
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.preconditions import check_view
 
@@ -14,6 +14,7 @@ OF_VIEW = ("tag", "timebuckets", "first", "last", "delivered")
 OF_ID = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
 
 
+@about_pipeline
 def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -> list[dict[str, Any]]:
     """List the tags of a pipeline's view, or with a persistence_id, its last number for each tag.
 

@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tagmill.airflow import connections, erase, journal_clean
 from tagmill.airflow.inputs import ids_of, open_input
-from tagmill.airflow.operations import BY_NAME
+from tagmill.airflow.operations import fields
 from tagmill.config.settings import AirflowSettings
 from tagmill.errors import ConfigurationError
+from tagmill.operations.catalogue import BY_NAME
 
 SECRET = "2b7e151628aed2a6abf7158809cf4f3c"
 FILE = "persistence_ids_file"
@@ -85,7 +86,7 @@ def test_dags_that_take_files_read_no_secret(config, section, operation, task, n
     config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')
     monkeypatch.setenv("PASSWORD_OF_A_SERVER", SECRET)
     monkeypatch.setattr(connections, "find", lambda _: None)
-    params = {field.name: field.default for field in BY_NAME[operation].fields}
+    params = {field.name: field.default for field in fields(BY_NAME[operation])}
     with pytest.raises(AirflowFailException, match="is not read") as refused:
         task("orders", {**params, FILE: name, "to": 5, "dry_run": True}, {"dag_run": Run()})
     assert SECRET not in f"{refused.value}{caplog.text}"

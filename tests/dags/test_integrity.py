@@ -157,13 +157,14 @@ def test_replicate_dag_looks_before_spark_job(dags):
     task = dag.task_dict["replicate"]
     assert (task.pool, task.application.split("/")[-1], task.upstream_task_ids) == (
         "spark",
-        "replicate.py",
+        "operation.py",
         {"look"},
     )
-    for params, arguments in (({}, []), ({"accept_lost": True}, ["--accept-lost"])):
+    for params, parameters in (({}, "{}"), ({"accept_lost": True}, '{"accept_lost":true}')):
         dag.params.update(params)
         task.set_arguments(dag.params.validate())
-        assert list(task.job_arguments()) == ["--operation", "replicate", *arguments]
+        arguments = ["--operation", "kafka-journal replicate", "--parameters", parameters]
+        assert list(task.job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
         dag.params.update({"accept_lost": "yes"})
         dag.params.validate()

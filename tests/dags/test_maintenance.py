@@ -1,5 +1,6 @@
 """What a person may ask of `maintenance_<pipeline>`, and what its three tasks make of it."""
 
+import json
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -15,8 +16,10 @@ from airflow.sdk.exceptions import (
 )
 
 from tagmill.airflow import maintenance
-from tagmill.airflow.operations import OPERATIONS, operations_of, select
+from tagmill.airflow.operations import job_arguments, select
 from tagmill.errors import ConfigurationError
+from tagmill.operations.catalogue import BY_NAME, OPERATIONS, operations_of
+from tagmill.operations.kafka_journal import PURGE
 from tests.dags.test_integrity import bag
 
 REPORT = {"ok": True, "seconds": 2.5, "exit_code": 0, "rows": 32, "message": "orders:\n# 32 rows would go"}
@@ -85,11 +88,11 @@ def test_form_has_each_kinds_operations(dags):
         params = dag.params
         operations = operations_of(kind)
         assert params.get_param("operation").schema["enum"] == [operation.name for operation in operations]
-        fields = {field.name for operation in operations for field in operation.fields}
+        fields = {name for operation in operations for name in operation.parameters.model_fields}
         assert set(params) == {"operation", "dry_run", *fields}
         assert all(f"`{field}`" in dag.doc_md for field in fields)
         select(operations, name, params.validate())  # The form as it opens lacks nothing.
-    assert {op.name for op in OPERATIONS if op.script is None} == set(maintenance.IN_PROCESS)
+    assert {op.name for op in OPERATIONS if op.run is None} == set(maintenance.IN_PROCESS)
 
 
 def test_dry_run_ends_without_approval(run):
@@ -139,8 +142,11 @@ def test_change_refuses_file_edited_after_approval(run, config, tmp_path, monkey
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"operation": "views rebuild"}, "views rebuild of orders: name persistence_ids, or switch offline on"),
-        ({"operation": "views delete"}, "name persistence_ids, or switch offline on"),
+        ({"operation": "views rebuild"}, "views rebuild of orders: name persistence ids that nobody writes to, or"),
+        ({"operation": "views delete"}, "or say that the application is offline to have all"),
+        ({"operation": "views delete", "offline": True, "persistence_ids": ["p"]}, "one of the two"),
+        ({"operation": "views truncate"}, "the application must be stopped"),
+        ({"operation": "views rebucket", "bucket_size": "Day", "drop_old": True, "abandon": True}, "steps of their own"),
         ({"operation": "views truncate", "dry_run": False}, "the application must be stopped"),
         ({"operation": "views rebucket"}, "set bucket_size to one of Day, Hour, Minute"),
         ({"operation": "journal clean", "to": 5}, "name persistence_ids, or a file of them"),
@@ -161,54 +167,53 @@ def test_unfit_fields_fail_with_one_line(run, params, message):
 
 
 @pytest.mark.parametrize(
-    ("operation", "params", "arguments"),
+    ("operation", "params", "parameters"),
     [
-        ("views rebuild", {"offline": True}, ["--operation", "rebuild", "--offline", "--dry-run"]),
+        ("views rebuild", {"offline": True}, {"offline": True}),
         (
             "views rebuild",
-            {"persistence_ids": ["o-1", "-x", "o-1"], "tags": ["t"], "dry_run": False},
-            ["--operation", "rebuild", "--persistence-id=o-1", "--persistence-id=-x", "--tag=t"],
+            {"persistence_ids": ["o-1", "-x"], "tags": ["t"], "dry_run": False},
+            {"persistence_ids": ["o-1", "-x"], "tags": ["t"]},
         ),
-        ("views delete", {"offline": True}, ["--operation", "delete", "--offline", "--dry-run"]),
-        ("views truncate", {}, ["--operation", "truncate", "--dry-run"]),
-        ("views pids", {}, ["--operation", "pids", "--dry-run"]),
-        ("views migrate", {}, ["--operation", "migrate", "--dry-run"]),
+        ("views delete", {"offline": True}, {"offline": True}),
+        ("views truncate", {}, {}),
+        ("views pids", {}, {}),
+        ("views migrate", {"steps": None, "snapshot_keyspace": ""}, {}),
         (
             "views migrate",
             {"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap", "dry_run": False},
-            ["--operation", "migrate", "--step=tables", "--step=tags", "--snapshot-keyspace=snap", "--offline", "--drop-old"],
+            {"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap"},
         ),
-        ("views rebucket", {"bucket_size": "Hour"}, ["--to", "Hour", "--dry-run"]),
+        ("views rebucket", {"bucket_size": "Hour"}, {"bucket_size": "Hour"}),
         (
             "views rebucket",
             {"bucket_size": "Minute", "offline": True, "drop_old": True, "dry_run": False},
-            ["--to", "Minute", "--offline", "--drop-old"],
+            {"bucket_size": "Minute", "offline": True, "drop_old": True},
         ),
         (
             "views rebucket",
             {"bucket_size": "Day", "abandon": True, "table": "tag_views_2"},
-            ["--to", "Day", "--table=tag_views_2", "--abandon", "--dry-run"],
+            {"bucket_size": "Day", "abandon": True, "table": "tag_views_2"},
         ),
-        ("dedup expire", {"dry_run": False}, ["--operation", "expire"]),
-        ("dedup rekey", {}, ["--operation", "rekey", "--dry-run"]),
-        ("dedup rekey", {"drop_unreadable": True, "dry_run": False}, ["--operation", "rekey", "--drop-unreadable"]),
-        ("kafka-journal purge-expired", {}, ["--operation", "purge_expired", "--dry-run"]),
-        (
-            "kafka-journal purge-expired",
-            {"until": "2026-12-31", "dry_run": False},
-            ["--operation", "purge_expired", "--until=2026-12-31"],
-        ),
+        ("dedup expire", {"dry_run": False}, {}),
+        ("dedup rekey", {}, {}),
+        ("dedup rekey", {"drop_unreadable": True, "dry_run": False}, {"drop_unreadable": True}),
+        ("kafka-journal purge-expired", {}, {}),
+        ("kafka-journal purge-expired", {"until": "2026-12-31", "dry_run": False}, {"until": "2026-12-31"}),
     ],
 )  # fmt: skip
-def test_params_become_arguments_of_job(dags, operation, params, arguments):
-    """Params become the job's arguments, which its own parser takes; dry_run is on unless switched off."""
-    (declared,) = [one for one in OPERATIONS if one.name == operation]
+def test_params_become_arguments_of_job(dags, operation, params, parameters):
+    """Params become the job's parameters, which its model takes; dry_run is on unless switched off."""
+    declared = BY_NAME[operation]
     dag = dags[f"maintenance_{PIPELINES[declared.kind]}"]
     dag.params.update({"operation": operation, **params})
     task = dag.task_dict["change"]
     task.set_arguments(declared, dag.params.validate())
-    assert list(task.job_arguments()) == arguments
-    assert (task.application.rpartition("/")[2], task.step) == (declared.script, declared.step)
+    _, name, _, given, *dry_run = task.job_arguments()
+    assert (name, json.loads(given)) == (operation, parameters)
+    assert dry_run == ([] if params.get("dry_run") is False else ["--dry-run"])
+    assert declared.parameters.of(json.loads(given)) == declared.parameters.of(parameters)
+    assert (task.application.rpartition("/")[2], task.step) == ("operation.py", declared.step)
     assert task.stores == (("cassandra", "kafka") if declared.kafka else ("cassandra",))
 
 
@@ -237,9 +242,8 @@ def test_values_outside_schema_create_no_run(dags, pipeline, params):
 
 
 def test_until_is_day_of_calendar(dags):
-    (purge,) = operations_of("kafka_journal")
-    with pytest.raises(ConfigurationError, match="param until: '2026-02-30' is no day"):
-        purge.job_arguments({"until": "2026-02-30", "dry_run": True})
+    with pytest.raises(ConfigurationError, match="^until: .*day value is outside.*Nothing was changed$"):
+        job_arguments(PURGE, {"until": "2026-02-30", "dry_run": True})
 
 
 def test_scheduled_operation_changes_on_schedule_only(dags, config, run):

@@ -226,10 +226,11 @@ def test_spark_submit_has_own_process_group(spark_submit):
 
 def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
     """Command lines take at most 128 KiB per argument, and show every user what a person named."""
-    from spark_jobs import views
+    from spark_jobs import operation
 
-    names = [f'--persistence-id=odd {number} \n"ü" {"x" * 200}' for number in range(5000)]
-    spark_submit(more=["--operation", "rebuild", *names])
+    names = [f'odd {number} \n"ü" {"x" * 200}' for number in range(5000)]
+    parameters = json.dumps({"persistence_ids": names})
+    spark_submit(more=["--operation", "views rebuild", "--parameters", parameters])
     seen = spark_submit.seen()
     assert sum(map(len, seen["arguments"])) < 10_000 and not [
         text for text in seen["arguments"] if "odd" in text
@@ -237,8 +238,8 @@ def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
     assert seen["modes"] == {"@": 0o600} and not list(tmp_path.rglob("*.arguments"))
     file = tmp_path / "again"
     file.write_text(seen["files"]["@"])
-    parsed = views.parse([f"@{file}"])
-    assert parsed.persistence_id == [name.partition("=")[2] for name in names] and parsed.pipeline == "orders"
+    parsed = operation.parse([f"@{file}"])
+    assert parsed.parameters == {"persistence_ids": names} and parsed.pipeline == "orders"
 
 
 def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):

@@ -23,6 +23,7 @@ from tests.support.delivery import (
     finish,
     holds,
     only,
+    shown_first,
     tagmill,
     verdicts,
 )
@@ -78,11 +79,11 @@ def test_persistence_id_begun_again_is_held(started, spark):
     assert {key: hold.reason for key, hold in holds(configured, name).items()} == {
         ("t", "again"): "another_life"
     }
-    status, _, err = tagmill(
+    status, _, err = shown_first(
         file, "holds", "close", "-p", name, "--tag", "t", "--persistence-id", "again", "--why", "x", "--yes"
     )
     assert status == 2 and "progress restart" in err
-    status, out, err = tagmill(
+    status, _, err = shown_first(
         file,
         "progress",
         "restart",
@@ -116,12 +117,12 @@ def test_journal_created_again_stops_before_planning(started, spark, stack):
     made.both(of_now("again", (1, 2, 3, 4), writer_uuid=SECOND_LIFE))
     with pytest.raises(GuardRefused, match="created again.*Nothing was sealed. First: .* run abandon"):
         finish(configured, name, spark, planned)
-    status, _, err = tagmill(file, "run", "abandon", "-p", name, "--why", "x", "--yes")
+    status, _, err = shown_first(file, "run", "abandon", "-p", name, "--why", "x", "--yes")
     assert status == 0, err
     with pytest.raises(GuardRefused, match="created again.*accept-journal"):
         deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == before
-    status, _, err = tagmill(file, "ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
+    status, _, err = shown_first(file, "ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
     assert status == 0, err
     # No backup was restored: the rows themselves show that they belong to another life.
     deliver(configured, name, spark)
@@ -166,7 +167,7 @@ def test_build_into_created_again_journal_stops(journal, settings, spark, stack)
     status, out, _ = tagmill(settings.file(name), "status", "-p", name)
     assert status == 3 and "created again" in out
     command = ("ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
-    status, _, err = tagmill(settings.file(name), *command)
+    status, _, err = shown_first(settings.file(name), *command)
     assert status == 0, err
     assert built(configured, spark)["rows"] == 2 and numbers() == [1, 2, 3, 4, 5]
 

@@ -24,7 +24,7 @@ from tests.support.delivery import (
     holds,
     only,
     quality,
-    tagmill,
+    shown_first,
     verdicts,
 )
 from tests.support.events import SECOND, event, events, offset, offset_at, this_hour
@@ -196,7 +196,8 @@ class Story:
         return self._day(deliver(self.settings, self.name, self.spark))
 
     def tagmill(self, *command):
-        return tagmill(self.file, *command, "--pipeline", self.name, "--why", "seen in a test", "--yes")
+        reason = ("--why", "seen in a test", "--yes")
+        return shown_first(self.file, *command, "--pipeline", self.name, *reason)
 
     def _refusal(self, what, *arguments):
         """Return the text with which an intervention is refused."""

@@ -23,6 +23,7 @@ from tests.support.delivery import (
     deliver,
     known_to_spark,
     only,
+    shown_first,
     state,
     tagmill,
     verdicts,
@@ -154,10 +155,10 @@ def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
         "completed",
         "--yes",
     )
-    assert tagmill(settings.file(viewed.name), *accepted)[0] == 0
+    assert shown_first(settings.file(viewed.name), *accepted)[0] == 0
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
-    code, _, refused = tagmill(settings.file(viewed.name), *accepted)
+    code, _, refused = shown_first(settings.file(viewed.name), *accepted)
     assert code == 2 and "waits for no decision" in " ".join(refused.split())
 
 
@@ -182,10 +183,10 @@ def test_batch_is_sent_again_despite_views(viewed, settings):
         "the view is new",
         "--yes",
     )
-    code, _, refused = tagmill(settings.file(viewed.name), *again)
+    code, _, refused = shown_first(settings.file(viewed.name), *again)
     assert code == 2 and f"default.{viewed.name}_v1" in refused and "--despite-views" in refused
     viewed.sql("TRUNCATE TABLE {t}_sums")
-    assert tagmill(settings.file(viewed.name), *again, "--despite-views")[0] == 0
+    assert shown_first(settings.file(viewed.name), *again, "--despite-views")[0] == 0
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
     rows = viewed.stack.session.execute(
@@ -198,20 +199,20 @@ def test_give_up_asks_where_views_have_rows(viewed, settings):
     """Give up a run without rows in ClickHouse; of one whose rows the views have only with --despite-views."""
     give_up = ("run", "give-up", "--pipeline", viewed.name, "--why", "a test", "--yes")
     viewed.sealed()
-    assert tagmill(settings.file(viewed.name), *give_up)[0] == 0
+    assert shown_first(settings.file(viewed.name), *give_up)[0] == 0
     viewed.last_view("sequence_nr = 3")
     viewed.sealed()
     with pytest.raises(ViewsUnknown):
         viewed.push()
     viewed.last_view("0")
     before = clickhouse_rows(viewed.settings, viewed.name)
-    code, _, refused = tagmill(settings.file(viewed.name), *give_up)
+    code, _, refused = shown_first(settings.file(viewed.name), *give_up)
     refused = " ".join(refused.split())
     assert code == 2 and f"run 2 of pipeline {viewed.name} is not given up" in refused
     assert f"default.{viewed.name}_v1" in refused and "--despite-views" in refused
     assert state(viewed.settings, viewed.name, 2) == "SEALED"
     assert clickhouse_rows(viewed.settings, viewed.name) == before != []
-    assert tagmill(settings.file(viewed.name), *give_up, "--despite-views")[0] == 0
+    assert shown_first(settings.file(viewed.name), *give_up, "--despite-views")[0] == 0
     assert clickhouse_rows(viewed.settings, viewed.name) == [] and viewed.sums() == {"a": 3, "b": 2}
     viewed.sql("TRUNCATE TABLE {t}_sums")
     deliver(viewed.settings, viewed.name, viewed.spark)
@@ -324,13 +325,13 @@ def test_topic_batch_of_failed_view_waits(shop):
     assert one.products() == [1, 2, 3]
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
     give_up = ("run", "give-up", "--pipeline", one.name, "--why", "a test", "--yes")
-    code, _, refused = tagmill(one.file, *give_up)
+    code, _, refused = shown_first(one.file, *give_up)
     assert code == 2 and "--despite-views" in refused and one.products() == [1, 2, 3]
     client.command(f"DROP VIEW {one.name}_v SYNC")
     client.command(view.replace("offset = 1", "0"))
     client.command(f"INSERT INTO {one.name}_last SELECT offset, 0 FROM {one.name}")
     accept = str(error.value).split("then: tagmill ")[1].split(" --why")[0].split()
-    assert tagmill(one.file, *accept, "--why", "completed", "--yes")[0] == 0
+    assert shown_first(one.file, *accept, "--why", "completed", "--yes")[0] == 0
     one.deliver()
     one.send(4)
     one.deliver()

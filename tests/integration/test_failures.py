@@ -23,6 +23,7 @@ from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.ledger.lease import this_process
 from tagmill.maintenance.ledger_restore.restore import Restoring
+from tagmill.operations.catalogue import BY_NAME
 from tagmill.spark import bulk_load, session
 from tests.conftest import FEW_ROWS, SettingsFactory
 from tests.support import breaking, restoring
@@ -42,14 +43,15 @@ OF_VIEWS = {
     "audit --repair": ("--why", "test", "--yes"),
     "events": ("--tag", "tag-0"),
 }
+OFFLINE = ("--parameters", '{"offline": true}')
 SCRIPTS = {
     "seal": (),
-    "views rebuild": ("--operation", "rebuild", "--offline"),
-    "views delete": ("--operation", "delete", "--offline"),
-    "views truncate": ("--operation", "truncate", "--offline"),
-    "views pids": ("--operation", "pids"),
-    "views migrate": ("--operation", "migrate", "--offline"),
-    "rebucket": ("--to", "Minute"),
+    "views rebuild": OFFLINE,
+    "views delete": OFFLINE,
+    "views truncate": OFFLINE,
+    "views pids": (),
+    "views migrate": OFFLINE,
+    "views rebucket": ("--parameters", '{"bucket_size": "Minute"}'),
     "audit": (),
     "audit repair": ("--repair", "test"),
 }
@@ -155,7 +157,9 @@ def by_script(
 ) -> None:
     """Run a Spark script, and check what its report says."""
     report = folder / "report.json"
-    main = importlib.import_module(f"spark_jobs.{name.split()[0]}").main
+    script = "operation" if name in BY_NAME else name.split()[0]
+    main = importlib.import_module(f"spark_jobs.{script}").main
+    arguments = (*(("--operation", name) if name in BY_NAME else ()), *arguments)
     owner = ("--owner", this_process(), "--config", str(file), "--report", str(report))
     code = main([*arguments, "--pipeline", pipeline_of(settings), *owner])
     said = json.loads(report.read_text())
@@ -371,7 +375,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path, own_ledger
     one.configure(shards=7)
     before = breaking.contents(session_of_test, one.settings)
     for operation in ("rekey", "expire"):
-        script = ("dedup", "--operation", operation)
+        script = (f"dedup {operation}", "--parameters", "{}")
         spark_fails(one, monkeypatch, tmp_path, every, (f"dedup {operation}", "--yes"), script)
     assert_unchanged(before, breaking.contents(session_of_test, one.settings))
 
@@ -392,7 +396,7 @@ def test_topic_restore_spark_fails_then_goes_on(shop, monkeypatch, own_ledger, e
         break_spark(monkeypatch, case)
         by_command(one.settings, one.file, "ledger restore", arguments, words, status)
     assert one.rows("topic, partition, offset, payload") == rows
-    Restoring(one.settings, one.name, this_process(), "me", "lost", lambda: one.spark).run(dry_run=False)
+    Restoring(one.settings, one.name, this_process(), "me", "lost", lambda: one.spark).run()
     assert one.deliver() == [] and checked_verdict(one).startswith("exactly once")
 
 
@@ -419,12 +423,9 @@ def test_kafka_journal_jobs_spark_fails_one_line(
     topic.flush()
     before = contents()
     fails_in_drivers(settings, journal.file, "kafka-journal replicate", (), {"kafka": ""})
-    for operation in ("replicate", "purge_expired"):
-        command = (
-            f"kafka-journal {operation.replace('_', '-')}",
-            *(["--yes"] if operation != "replicate" else []),
-        )
-        spark_fails(one, monkeypatch, tmp_path, every, command, ("replicate", "--operation", operation))
+    for name, yes in (("kafka-journal replicate", ()), ("kafka-journal purge-expired", ("--yes",))):
+        script = (name, "--parameters", "{}")
+        spark_fails(one, monkeypatch, tmp_path, every, (name, *yes), script)
         assert_unchanged(before, contents())
     code, out, _ = tagmill(journal.file, "status", "--json")
     assert (code == 3 and ": replicate: " in out) or not every, out

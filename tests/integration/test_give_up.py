@@ -22,6 +22,7 @@ from tests.support.delivery import (
     holds,
     known_to_spark,
     only,
+    shown_first,
     state,
     tagmill,
     verdicts,
@@ -83,8 +84,9 @@ class Delivery:
         return read_manifest(self.files, self.row())
 
     def tagmill(self, *command):
-        """Run a command of the pipeline."""
-        return tagmill(self.factory.file(self.name), *command, "--pipeline", self.name)
+        """Run a command of the pipeline; one that changes something is shown first."""
+        run = shown_first if "--yes" in command else tagmill
+        return run(self.factory.file(self.name), *command, "--pipeline", self.name)
 
     def damage(self, file):
         """Overwrite a file of the run."""
@@ -264,6 +266,6 @@ def test_give_up_set_apart_id_is_held(delivery):
     refused = ("holds", "close", "--tag", "t", "--persistence-id", "a", *WHY)
     assert delivery.tagmill(*refused)[0] == 2
     for tag in ("t", "u"):
-        release = ("holds", "release", "--tag", tag, "--persistence-id", "a", "--why", "repaired")
+        release = ("holds", "release", "--tag", tag, "--persistence-id", "a", *WHY)
         assert delivery.tagmill(*release)[0] == 0
     delivery.equals_view()

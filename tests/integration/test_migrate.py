@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from local.fixtures import Case
-from spark_jobs import views as views_job
+from spark_jobs import operation as job
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ConfigurationError, GuardRefused
@@ -193,7 +193,7 @@ def test_migrate_job_dry_run_prints_and_reports(
     configured = settings(old_journal(), case=CASE)
     schema.apply(configured)
     known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
-    monkeypatch.setattr(views_job, "spark_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(job, "session_when_asked", lambda *_: nullcontext(lambda: spark))
     report, name = tmp_path / "report.json", only(configured)
     arguments = [
         "--config",
@@ -205,7 +205,8 @@ def test_migrate_job_dry_run_prints_and_reports(
         "--report",
         str(report),
     ]
-    assert views_job.main([*arguments, "--operation", "migrate", "--drop-old", "--dry-run"]) == 0
+    migrate_all = ("--operation", "views migrate", "--parameters", '{"drop_old": true}', "--dry-run")
+    assert job.main([*arguments, *migrate_all]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [line["step"] for line in printed if "step" in line].count("tables") == len(TABLES)
     assert f"{ROWS} rows would be added" in json.loads(report.read_text())["result"]["message"]

@@ -29,6 +29,7 @@ from tests.support.delivery import (
     known_to_spark,
     manifests,
     only,
+    shown_first,
     tagmill,
     verdicts,
 )
@@ -73,8 +74,9 @@ class Repaired:
         return sorted(map(as_row, self.journal.rows()))
 
     def tagmill(self, *command):
-        """Run a command for this pipeline."""
-        return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
+        """Run a command for this pipeline; one that changes something is shown first."""
+        run = shown_first if "--yes" in command else tagmill
+        return run(self.pages.file(self.name), *command, "--pipeline", self.name)
 
     def progress(self, tag, persistence_id):
         """Return the progress of a persistence_id."""

@@ -59,8 +59,8 @@ class Source:
 
     def restore(self, *, dry_run: bool) -> str:
         """Do what `tagmill ledger restore` does, with the Spark session of all tests; return its sentence."""
-        command = Restoring(self.one.settings, self.one.name, OWNER, "me", "test", lambda: self.one.spark)
-        return command.run(dry_run=dry_run).message
+        who, spark = (OWNER, "me", "test"), lambda: self.one.spark
+        return Restoring(self.one.settings, self.one.name, *who, spark, dry_run=dry_run).run().message
 
     def assert_refused(self, words: str) -> None:
         """Assert that the command refuses with one line and status 2 before Spark starts."""

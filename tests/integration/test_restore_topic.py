@@ -55,12 +55,13 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
     give_up = TopicGiveUp(one.settings, one.name, OWNER, "me", "a test")
     with pytest.raises(GuardRefused, match="older than ClickHouse. Nothing was changed.*ledger restore"):
         give_up.run([f"{one.name}/0/0"])
-    restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
-    assert restoring.run(dry_run=True).runs == [1, 2]
+    lost = (one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
+    assert Restoring(*lost, dry_run=True).run().runs == [1, 2]
+    restoring = Restoring(*lost)
     for instant in ("restore.ids_noted", "restore.before_end"):
         with pytest.raises(Crashed), crashing(instant):
-            restoring.run(dry_run=False)
-    restoring.run(dry_run=False)
+            restoring.run()
+    restoring.run()
     (run,) = one.deliver()
     assert (run["records"], run["rows"]) == (2, 1)
     assert sorted(one.products()) == [1, 2, 3, 4, 5, 6, 7]
@@ -81,7 +82,7 @@ def test_restore_of_topic_refuses_numbers_used_since(shop):
         one.deliver()
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
     with pytest.raises(GuardRefused, match="number of run 1.*to other work.*Nothing was changed.*backup"):
-        restoring.run(dry_run=False)
+        restoring.run()
     assert one.products() == [1]
 
 
@@ -94,5 +95,5 @@ def test_restore_of_topic_without_manifest_refuses(shop):
     shutil.rmtree(Path(one.settings.storage.root) / one.name / "run-00000001")
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
     with pytest.raises(GuardRefused, match="no manifest.*Nothing was changed.*backup"):
-        restoring.run(dry_run=False)
+        restoring.run()
     assert one.products() == [1]

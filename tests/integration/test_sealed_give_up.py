@@ -14,7 +14,7 @@ from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tests.conftest import FEW_ROWS
 from tests.support.building import VIEWS, built, recorded, rows
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, shown_first, tagmill
 from tests.support.topics import Crashed, crashing
 
 WHY = ("--why", "seen in a test", "--yes")
@@ -29,7 +29,7 @@ def lose(settings, name, file):
 
 def given_up(file, name, *options):
     """Give up by the command line; return the exit status and all that it prints."""
-    code, said, wrong = tagmill(file, "run", "give-up", "--pipeline", name, *options, *WHY)
+    code, said, wrong = shown_first(file, "run", "give-up", "--pipeline", name, *options, *WHY)
     return code, said + wrong
 
 
@@ -91,7 +91,7 @@ def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
     ):
         built(configured, spark)
     command = ("run", "give-up", "--pipeline", name, *WHY)
-    code, said, wrong = tagmill(settings.file(name), *command)
+    code, said, wrong = shown_first(settings.file(name), *command)
     assert code == 0 and f"build 1 of journal {journal} is given up" in said, wrong
     refused = built(configured, spark)
     assert refused["rows"] == 0 and "--adopt" in refused["refusal"]
@@ -100,5 +100,5 @@ def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
         assert rows(stack, journal, table) == recorded(case, table), table
     deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded(case, "tag_views"))
-    code, _, said = tagmill(settings.file(name), *command)
+    code, _, said = shown_first(settings.file(name), *command)
     assert code == 2 and "no open run to give up" in said

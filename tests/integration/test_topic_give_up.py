@@ -21,7 +21,7 @@ from tagmill.ledger.runs import Ledger
 from tagmill.runs.storage import RunFiles
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
-from tests.support.delivery import tagmill
+from tests.support.delivery import shown_first, tagmill
 from tests.support.topics import OWNER, Crashed, Shop, crashing, made
 
 WHY = ("--why", "seen in a test", "--yes")
@@ -146,7 +146,7 @@ def given_up(one, *options):
     prints.
     """
     without_lease(one)
-    code, said, wrong = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
+    code, said, wrong = shown_first(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
     assert code == 0, wrong
     return said
 
@@ -193,7 +193,7 @@ def refused(one):
     ):
         one.deliver()
     assert "is closed and had lost files: they were written again" in given_up(one)
-    code, _, said = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+    code, _, said = shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
     assert code == 2 and "no open run to give up" in said
 
 
@@ -222,7 +222,7 @@ def test_give_up_closed_journal_files_lost(journal_shop, spark):
     assert closed.state == "CLOSED" and len(one.rows("id, seq_nr")) == 2
     lose(one, closed.plan_file, closed.manifest_file)
     with crashing("giveup.taken_out"), pytest.raises(Crashed):
-        tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+        shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
     refused(one)
     one.deliver()
@@ -284,7 +284,7 @@ def test_give_up_set_apart_id_comes_back(journal_shop):
         tagmill(one.file, *refused, "--id", "b")[0] == 2
         and tagmill(one.file, *refused, "--column", "a")[0] == 2
     )
-    assert tagmill(one.file, *refused, "--id", "a")[0] == 0
+    assert shown_first(one.file, *refused, "--id", "a", "--yes")[0] == 0
     append("a", 8)
     one.deliver()
     rows = one.rows("id, seq_nr")
@@ -303,7 +303,7 @@ def test_give_up_set_apart_column_is_null(shop):
     one = shop(columns=columns)
     one.send(1, colour="red")
     one.sealed()
-    code, _, said = tagmill(
+    code, _, said = shown_first(
         one.file, "run", "give-up", "--pipeline", one.name, "--set-apart", "event_type", *WHY
     )
     assert code == 2 and "neither a record (topic/partition/offset) nor a nullable column (colour)" in said
@@ -312,7 +312,7 @@ def test_give_up_set_apart_column_is_null(shop):
     assert one.rows("colour, event_type") == [(None, "created")]
     assert run["warnings"] == ["colour: set apart, delivered as null until tagmill run take-back"]
     back = ("run", "take-back", "--pipeline", one.name, "--column", "colour", "--why", "repaired")
-    assert tagmill(one.file, *back)[0] == 0
+    assert shown_first(one.file, *back, "--yes")[0] == 0
     one.send(2, colour="blue")
     one.deliver()
     assert one.rows("colour") == [(None,), ("blue",)]
@@ -327,7 +327,7 @@ def test_give_up_topic_killed_can_be_repeated(shop):
     some_there_without_files(one)
     without_lease(one)
     with crashing("giveup.voided"), pytest.raises(Crashed):
-        tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+        shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
     given_up(one)
     one.deliver()

@@ -22,6 +22,7 @@ from tests.support.delivery import (
     known_to_spark,
     manifests,
     only,
+    shown_first,
     state,
     tagmill,
     verdicts,
@@ -73,8 +74,9 @@ class Delivery:
         return clickhouse_rows(self.settings, self.name)
 
     def tagmill(self, *command):
-        """Run a command for this pipeline."""
-        return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
+        """Run a command for this pipeline; one that changes something is shown first."""
+        run = shown_first if "--yes" in command else tagmill
+        return run(self.pages.file(self.name), *command, "--pipeline", self.name)
 
     def killed_attempt(self):
         """Write what a killed sealer of the first run would leave."""
@@ -114,7 +116,8 @@ def test_abandon_run_lets_next_replan_its_range(delivery):
     """Abandon a planned run: its late sealer is refused, and the next run delivers the same range."""
     pipeline = delivery()
     run = steps.plan(pipeline.settings, pipeline.name, owner="somebody at work")
-    code, _, said = pipeline.tagmill("run", "abandon", *WHY)
+    command = ("run", "abandon", "--pipeline", pipeline.name, *WHY)
+    code, _, said = tagmill(pipeline.pages.file(pipeline.name), *command)
     assert code == 75 and said.count("\n") == 1 and "somebody at work is at work. Nothing was done" in said
     pipeline.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{pipeline.name}'")
     pipeline.killed_attempt()

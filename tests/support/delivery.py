@@ -241,6 +241,42 @@ class AtTerminal:
         return getattr(sys, name)
 
 
+def shown_first(file: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run a command with --dry-run in place of --yes, then as it is; return what `tagmill` does of the latter.
+
+    Asserts that the dry run changes nothing, and is refused with the same words and exit status.
+    """
+    option = next(option for option in ("--pipeline", "-p") if option in arguments)
+    settings, name = Settings.load(file), arguments[arguments.index(option) + 1]
+    before = stored(settings, name)
+    looked = tagmill(file, *(argument for argument in arguments if argument != "--yes"), "--dry-run")
+    assert stored(settings, name) == before
+    done = tagmill(file, *arguments)
+    assert looked[0] == done[0] and looked[2] == done[2] and (looked[1] or done[0]), (looked, done)
+    assert looked[1] != done[1] or done[0], done
+    return done
+
+
+def stored(settings: Settings, name: str) -> dict[str, Any]:
+    """Return what there is of a pipeline: its rows of the ledger, sums of its tables, all files."""
+    kept: dict[str, Any] = {}
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+        session = ledger.cassandra.session
+        for table in session.cluster.metadata.keyspaces[settings.cassandra.ledger_keyspace].tables.values():
+            if "pipeline" in table.columns:
+                query = f"SELECT * FROM {ledger.keyspace}.{table.name} WHERE pipeline = %s ALLOW FILTERING"
+                kept[table.name] = sorted(map(str, session.execute(query, (name,))))
+        for (table,) in clickhouse.rows(
+            "SELECT name FROM system.tables WHERE database = {of:String} AND engine LIKE '%MergeTree' "
+            "AND startsWith(name, {name:String})",
+            {"of": settings.clickhouse.database, "name": name},
+        ):
+            kept[table] = clickhouse.rows(f"SELECT count(), sum(cityHash64(*)) FROM `{table}`")
+    root = Path(settings.storage.root)
+    kept["files"] = sorted((str(file), file.stat().st_size) for file in root.rglob("*") if file.is_file())
+    return kept
+
+
 def tagmill(file: Path, *arguments: str, answer: str | None = None) -> tuple[int, str, str]:
     """Run a `tagmill` command in this process; return exit status, stdout and stderr.
 

@@ -168,14 +168,15 @@ def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: 
     with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
     ledger.delivered.write_holds(
-        manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"])
+        manifest.pipeline, manifest.run, (hold_row(row) for row in rows if not row["ended"])
     )
     ledger.delivered.end_holds(
         manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"])
     )
 
 
-def _hold(row: dict[str, Any]) -> HoldRow:
+def hold_row(row: dict[str, Any]) -> HoldRow:
+    """Return a row of a holds file as the ledger has it."""
     hole = Hole(
         row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"]
     )

@@ -31,7 +31,6 @@ from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import at_work
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.views import give_up as buildgiveup
@@ -57,11 +56,11 @@ class GiveUp(OperatorAction):
         """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was
         done. Safe to repeat.
         """
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             row = ledger.open_run(self.name)
             build = buildgiveup.sealed(self.settings, ledger, self.name)
             if build and (build.is_damaged or not (row or apart or self._lost_its_withdrawal(ledger))):
-                return [*self._others(ledger, row, apart), build.end(self.owner, self.who, self.why)]
+                return [*self._others(ledger, row, apart), build.end(self)]
             if row is None and not apart and not self._lost_its_withdrawal(ledger):
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
@@ -76,8 +75,9 @@ class GiveUp(OperatorAction):
         Gives up the open run, finishes the record of a stopped one, notes what a lost withdrawal took out,
         and sets persistence_ids apart.
         """
-        said = [self._give_up(ledger, ledger.raise_fence(row, self.owner))] if row else []
-        stops.finish(ledger, self.files, self.name)
+        said = [self._give_up(ledger, self.take_over(ledger, row))] if row else []
+        if not self.dry_run:
+            stops.finish(ledger, self.files, self.name)
         if self._lost_its_withdrawal(ledger):
             said.append(self._note_taken_out(ledger))
         if apart:
@@ -86,7 +86,7 @@ class GiveUp(OperatorAction):
 
     def release(self, tag: str, persistence_id: str) -> str:
         """Release a persistence_id that was set apart, so that runs judge it again."""
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             if row := ledger.open_run(self.name):
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
@@ -104,15 +104,18 @@ class GiveUp(OperatorAction):
                     pipeline=self.name,
                 )
             run = self.claim_run(ledger, f"holds release {tag} {persistence_id}", NOT_APART)
+            said = (
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} {self.be('is')} released; the next run "
+                "judges it again"
+            )
+            if self.dry_run:
+                return f"{said} ({hold.held_rows} rows are held); other holds stay as they are"
             released = holds.to_judge_again(replace(hold, reason=Reason.RELEASED.value))
             if released is None:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
             else:
                 ledger.delivered.write_holds(self.name, run, [released])
-            return (
-                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} is released; the next run "
-                "judges it again"
-            )
+            return said
 
     # -- the run
 
@@ -123,15 +126,18 @@ class GiveUp(OperatorAction):
             said = self._abandon(ledger, row)
         else:
             said = self._end_sealed(ledger, row)
-        what = f"run give-up{despite(self.views)}"
-        ledger.record_intervention(self.name, row.run, self.who, what, self.why)
+        if not self.dry_run:
+            what = f"run give-up{despite(self.views)}"
+            ledger.record_intervention(self.name, row.run, self.who, what, self.why)
         again = ". It read a range again on request: give that command again" if row.kind == "reread" else ""
-        return f"run {row.run} of pipeline {self.name} is given up: {said}{again}"
+        return f"run {row.run} of pipeline {self.name} {self.be('is')} given up: {said}{again}"
 
-    def _abandon(self, ledger: Ledger, row: RunRow) -> str:
-        ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
-        self.files.remove_attempts(self.name, row.run)
-        return "nothing of it was delivered, the next run plans its range again"
+    def _abandon(self, ledger: Ledger, row: RunRow, voided: int = 0) -> str:
+        if not self.dry_run:
+            ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
+            self.files.remove_attempts(self.name, row.run)
+        batches = f"{voided} batches are VOIDED, " if voided else ""
+        return f"{batches}nothing of it was delivered, the next run plans its range again"
 
     def _end_sealed(self, ledger: Ledger, row: RunRow) -> str:
         manifest = if_readable(read_manifest, self.files, row)
@@ -139,13 +145,19 @@ class GiveUp(OperatorAction):
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
         table = self.pipeline.destination
+        said = (
+            f"{len(delivered)} batches stay delivered, {len(waiting)} are VOIDED; the next run reads "
+            "the rest of its range again"
+        )
         with ClickHouse(self.settings.clickhouse) as clickhouse:
             self.views = views_with(clickhouse, table, row, waiting, despite_views=self.despite_views)
+            if self.dry_run:
+                return said if delivered else self._abandon(ledger, row, len(waiting))
             for batch in waiting:
                 take_back(ledger, clickhouse, table, row, batch, despite_views=self.despite_views)
             checkpoints.reached("giveup.voided")
             if not delivered:
-                return self._abandon(ledger, row)
+                return self._abandon(ledger, row, len(waiting))
             ledger.delivered.write_progress(
                 self.name, row.run, self._progress(ledger, clickhouse, row, delivered)
             )
@@ -155,10 +167,7 @@ class GiveUp(OperatorAction):
                 file, sha256 = self._rebuilt(clickhouse, row, batches)
         count_delivered(self.pipeline, ledger, self.name, row.run, delivered)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
-        return (
-            f"{len(delivered)} batches stay delivered, {len(waiting)} are VOIDED; the next run reads "
-            "the rest of its range again"
-        )
+        return said
 
     def _progress(
         self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]
@@ -231,6 +240,13 @@ class GiveUp(OperatorAction):
 
         What an ended withdrawal has taken out is noted as not delivered afterwards.
         """
+        if self.dry_run:
+            if if_readable(read_plan, self.files, row):
+                return "it withdraws batches, and would be finished if its files are whole"
+            return (
+                "it withdraws batches and has lost its plan: those that it has not taken out stay delivered, the "
+                "others would be noted as not delivered"
+            )
         try:
             withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
             close(self.settings, ledger, self.name, row.run, row.fence)
@@ -255,6 +271,11 @@ class GiveUp(OperatorAction):
         """Note events of VOIDED batches that ClickHouse has in no other batch as not delivered, by a
         withdrawal without batches.
         """
+        if self.dry_run:
+            return (
+                "what its withdrawal took out would be noted as not delivered, except what ClickHouse has in "
+                "another batch"
+            )
         withdrawn_events.recount(self.settings, ledger, self.name)
         lost = withdrawn_events.events(self.settings, ledger, self.files, self.name)
         reason = f"{self.who}: {self.why}"
@@ -286,6 +307,12 @@ class GiveUp(OperatorAction):
         run = self.claim_run(
             ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART
         )
+        said = (
+            f"pipeline {self.name}: {len(persistence_ids)} persistence_ids {self.be('are')} held until tagmill "
+            f"holds release; the rest flows: tagmill run deliver --pipeline {self.name}"
+        )
+        if self.dry_run:
+            return f"{said}. Tags: {', '.join(self.pipeline.tags)}"
         marks = ledger.delivered.watermarks(self.name)
 
         def apart(tag: str, persistence_id: str) -> HoldRow:
@@ -299,8 +326,4 @@ class GiveUp(OperatorAction):
             run,
             (apart(tag, persistence_id) for tag in self.pipeline.tags for persistence_id in persistence_ids),
         )
-        return (
-            f"pipeline {self.name}: {len(persistence_ids)} persistence_ids are held until tagmill holds "
-            "release; the rest flows: "
-            f"tagmill run deliver --pipeline {self.name}"
-        )
+        return said

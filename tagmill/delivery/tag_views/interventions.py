@@ -14,7 +14,7 @@ from uuid import UUID
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.dependent_views import accept, despite, require_no_views
 from tagmill.delivery.push import destination_of
-from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
+from tagmill.delivery.run_repairs import abandon_planned, batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
 from tagmill.delivery.tag_views.holds import to_judge_again
@@ -31,9 +31,8 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
-from tagmill.ledger.same_tables import accept_tables, accepted
+from tagmill.ledger.same_tables import accept_tables, accepted, changed_tables, would_accept
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import at_work
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
 
@@ -59,7 +58,7 @@ class Interventions(OperatorAction):
 
     def abandon(self) -> str:
         """Give up the PLANNED run; the next run plans its range again."""
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
                 raise GuardRefused(
@@ -69,39 +68,28 @@ class Interventions(OperatorAction):
                     pipeline=self.name,
                     run=row.run,
                 )
-            row = ledger.raise_fence(row, self.owner)
-            ledger.finish_run(
-                self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
-            )
-            ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
-            self.files.remove_attempts(self.name, row.run)
-            return (
-                f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, "
-                "the next run plans its range again"
-            )
+            return abandon_planned(self, ledger, row, "range")
 
     def void(self) -> str:
         """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers
         their events.
         """
         with (
-            at_work(self.settings, self.name, self.owner) as ledger,
+            self.at_work() as ledger,
             ClickHouse(self.settings.clickhouse) as clickhouse,
         ):
-            row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
+            row = self.take_over(ledger, run_in(ledger, self.name, RunState.SEALED))
             manifest = read_manifest(self.files, row)
             batches = all_batches(ledger, manifest)
             require_voidable(manifest, batches)
-            return void_waiting(
-                ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why
-            )
+            return void_waiting(self, ledger, clickhouse, self.pipeline.destination, row, batches)
 
     def resend(self, batch_id: UUID, run: int) -> str:
         """Remove a batch's rows from ClickHouse, and push the sealed bytes again under the next
         generation.
         """
         with (
-            at_work(self.settings, self.name, self.owner) as ledger,
+            self.at_work() as ledger,
             ClickHouse(self.settings.clickhouse) as clickhouse,
         ):
             row = ledger.run(self.name, run)
@@ -129,20 +117,11 @@ class Interventions(OperatorAction):
                     batch=batch_id,
                 )
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
-            row = ledger.raise_fence(row, self.owner)
+            row = self.take_over(ledger, row)
             manifest = read_manifest(self.files, row)
             to = destination_of(self.settings, self.name)
             return send_again(
-                self.settings,
-                ledger,
-                clickhouse,
-                manifest,
-                row,
-                found,
-                to,
-                self.who,
-                self.why,
-                despite_views=self.despite_views,
+                self, ledger, clickhouse, manifest, row, found, to, despite_views=self.despite_views
             )
 
     def accept(self, batch_id: UUID, run: int) -> str:
@@ -150,24 +129,47 @@ class Interventions(OperatorAction):
         an error.
         """
         with (
-            at_work(self.settings, self.name, self.owner) as ledger,
+            self.at_work() as ledger,
             ClickHouse(self.settings.clickhouse) as clickhouse,
         ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
-            return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
+            return accept(self, ledger, clickhouse, self.pipeline.destination, row, batch)
 
     def withdraw(self, batch_id: UUID, run: int) -> str:
         """Remove a batch from ClickHouse for good and note its events as not delivered; reading them again
         delivers them, late.
         """
-        found = sorted(bucket for _, bucket in self.taken_out(batch_id, run))
-        low, high = (
-            to_datetime(first_ticks(found[0])),
-            to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks),
-        )
+        if self.dry_run:
+            return self._would_withdraw(batch_id, run)
+        again = self._reread(self.taken_out(batch_id, run))
         return (
             f"batch {batch_id} of run {run}, pipeline {self.name}, is out of ClickHouse and VOIDED. "
-            "Deliver its events again: "
+            f"Deliver its events again: {again}"
+        )
+
+    def _would_withdraw(self, batch_id: UUID, run: int) -> str:
+        batch = f"batch {batch_id} of run {run}, pipeline {self.name},"
+        with self.at_work() as ledger:
+            left = ledger.open_run(self.name)
+            if left and left.kind == withdraw.KIND:
+                plan = read_plan(self.files, left)
+                if str(batch_id) in {part.batch_id for part in plan.withdrawn}:
+                    again = self._reread(set(withdraw.buckets(self.files, plan)))
+                    return f"{batch} is being withdrawn by run {left.run}, which would be finished. Then: {again}"
+                return f"{batch} would be withdrawn after run {left.run}, which withdraws batches and is not finished"
+            views = self._require_no_views(f"{batch} is not withdrawn")
+            rows, buckets = withdraw.survey(self.settings, ledger, self.name, run, batch_id)
+        return (
+            f"{batch} would be VOIDED and its {rows} rows removed from ClickHouse{views}; its events would be "
+            f"noted as not delivered. Other batches stay as they are. Then: {self._reread(buckets)}"
+        )
+
+    def _reread(self, buckets: set[tuple[str, int]]) -> str:
+        """Return the command that reads these (tag, timebucket) again."""
+        starts = sorted(bucket for _, bucket in buckets)
+        low = to_datetime(first_ticks(starts[0]))
+        high = to_datetime(first_ticks(starts[-1]) + self.pipeline.bucket_size.ticks)
+        return (
             f"tagmill run deliver --pipeline {self.name} --reread-from {low:%Y-%m-%dT%H:%M:%SZ} "
             f"--reread-until {high:%Y-%m-%dT%H:%M:%SZ}"
         )
@@ -176,7 +178,7 @@ class Interventions(OperatorAction):
         """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its
         events.
         """
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
                 views = self._require_no_views(
@@ -192,7 +194,7 @@ class Interventions(OperatorAction):
         first = next(lost, None)
         if first is None:
             return 0
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             self._unfinished_withdrawal(ledger)
             views = self._require_no_views(
                 f"events of pipeline {self.name} that ClickHouse lacks are not sent again"
@@ -212,7 +214,7 @@ class Interventions(OperatorAction):
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             require_closable(self.name, hold)
@@ -225,16 +227,17 @@ class Interventions(OperatorAction):
                 rules.close(before, hold.hole),
                 f"holds close {tag} {persistence_id} {missing}",
             )
+            behind = f" ({hold.held_rows} rows); other holds stay as they are" if self.dry_run else ""
             return (
-                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; "
-                "the next run delivers what is behind them"
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} {self.be('are')} "
+                f"given up; the next run delivers what is behind them{behind}"
             )
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
         """Set progress after the view was renumbered: to the new number of the last delivered event, looked
         up unless it is given.
         """
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
@@ -249,16 +252,19 @@ class Interventions(OperatorAction):
                 progress,
                 f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}",
             )
+            was = f" (now {_place(before)})" if self.dry_run else ""
             return (
-                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number "
-                f"{progress.number}, "
-                f"sequence_nr {progress.sequence_nr}; the next run goes on behind it"
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress {self.be('is now')} "
+                f"{_place(progress)}{was}; the next run goes on behind it"
             )
 
     def accept_journal(self) -> str:
         """Note that journal tables which were created again hold the events that were delivered."""
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             self.record(ledger, "ledger accept-journal")
+            if self.dry_run:
+                changed = changed_tables(self.settings, ledger.cassandra, self.name)
+                return would_accept(self.name, self.pipeline.keyspace, changed)
             accept_tables(self.settings, ledger.cassandra, self.name)
             return accepted(self.name, self.pipeline.keyspace)
 
@@ -266,20 +272,27 @@ class Interventions(OperatorAction):
         """Forget the progress of a persistence_id that began another life: the next run judges what is held
         from its number 1 on.
         """
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             require_another_life(self.name, hold)
             self.claim_run(
                 ledger, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run
             )
-            ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
-            checkpoints.reached("intervene.before_progress")
-            ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
-            return (
+            said = (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its "
                 "new life from number 1 on"
             )
+            if self.dry_run:
+                before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
+                return (
+                    f"{said} ({hold.held_rows} rows are held); progress ({_place(before)}) would be forgotten, "
+                    "ClickHouse keeps the earlier life"
+                )
+            ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
+            checkpoints.reached("intervene.before_progress")
+            ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
+            return said
 
     # -- guards
 
@@ -306,13 +319,17 @@ class Interventions(OperatorAction):
                 pipeline=self.name,
                 run=row.run,
             )
-        stops.finish(ledger, self.files, self.name)
+        if not self.dry_run:
+            stops.finish(ledger, self.files, self.name)
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
         self._none_open(ledger)
-        hold = next(
-            (h for h in ledger.delivered.holds(self.name, [tag]) if h.persistence_id == persistence_id), None
+        # A dry run has recorded nothing, so the holds of a stopped run may be in its files only.
+        unrecorded = stops.unrecorded_holds(ledger, self.files, self.name) if self.dry_run else ()
+        of_tag = chain(
+            (hold for hold in unrecorded if hold.tag == tag), ledger.delivered.holds(self.name, [tag])
         )
+        hold = next((hold for hold in of_tag if hold.persistence_id == persistence_id), None)
         if hold is None:
             raise GuardRefused(
                 f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was "
@@ -385,6 +402,8 @@ class Interventions(OperatorAction):
         number is taken and the claim fails.
         """
         self.claim_run(ledger, action, "Nothing was changed", run)
+        if self.dry_run:
+            return
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or
         # none.
         again = to_judge_again(hold)
@@ -394,6 +413,10 @@ class Interventions(OperatorAction):
             ledger.delivered.write_holds(self.name, run, [again])
         checkpoints.reached("intervene.before_progress")
         ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+
+
+def _place(progress: Progress | None) -> str:
+    return f"number {progress.number}, sequence_nr {progress.sequence_nr}" if progress else "none"
 
 
 def require_voidable(manifest: Manifest, batches: Sequence[BatchRow]) -> None:

@@ -13,7 +13,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import moment
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.errors import ConfigurationError, TerminalError, about_pipeline
 from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.same_tables import first_abandon, note_tables, require_same_tables
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 
 
+@about_pipeline
 def plan(
     settings: Settings,
     pipeline: str,
@@ -102,6 +103,7 @@ def plan(
         return {**_planned(row, made), "buckets": taken}
 
 
+@about_pipeline
 def seal(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
 ) -> Result:
@@ -122,6 +124,7 @@ def seal(
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
 
+@about_pipeline
 def push(
     settings: Settings,
     pipeline: str,
@@ -139,6 +142,7 @@ def push(
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
 
+@about_pipeline
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
     """Write progress, holds and watermarks of a pushed run, and give the lease back."""
     from tagmill.delivery.tag_views.close import close as close_run

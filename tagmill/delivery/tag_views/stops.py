@@ -6,13 +6,18 @@ and the manifest is removed from the run's row. The next plan or intervention fi
 interrupted.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow.parquet as pq
 import structlog
 
-from tagmill.delivery.tag_views.close import write_holds
+from tagmill.delivery.tag_views.close import hold_row, write_holds
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import SealedFileDamaged
+from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import write_document
@@ -37,10 +42,26 @@ def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file:
     finish(ledger, files, row.pipeline)
 
 
+def unrecorded_holds(ledger: Ledger, files: RunFiles, pipeline: str) -> Iterator[HoldRow]:
+    """Yield the holds that `finish` would record."""
+    if row := _unrecorded(ledger, pipeline):
+        with suppress(SealedFileDamaged):
+            manifest = read_manifest(files, row)
+            with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
+                rows = pq.read_table(source).to_pylist()
+            yield from (hold_row(line) for line in rows if not line["ended"])
+
+
+def _unrecorded(ledger: Ledger, pipeline: str) -> RunRow | None:
+    """Return the newest run if its stop has found holds that are not recorded yet."""
+    row = ledger.run(pipeline, ledger.last_run(pipeline))
+    return row if row and row.state == RunState.ABANDONED and row.manifest_file else None
+
+
 def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
     """Record the holds that the newest run's stop found, if that is not done yet."""
-    row = ledger.run(pipeline, ledger.last_run(pipeline))
-    if row is None or row.state != RunState.ABANDONED or not row.manifest_file:
+    row = _unrecorded(ledger, pipeline)
+    if row is None:
         return
     try:
         write_holds(ledger, files, read_manifest(files, row), set())

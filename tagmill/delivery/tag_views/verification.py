@@ -17,7 +17,7 @@ from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain import clock, identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, about_pipeline
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
@@ -33,6 +33,7 @@ BUCKETS_AHEAD = 1000
 Part = tuple[str, int, int | None, int | None]
 
 
+@about_pipeline
 def tag_table(
     settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True
 ) -> list[dict[str, Any]]:

@@ -84,24 +84,13 @@ def plan(
     lost an event of it.
     """
     number = ledger.free_number(name)
-    if row := ledger.open_run(name):
-        raise GuardRefused(
-            f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
-            f"tagmill run deliver --pipeline {name}",
-            pipeline=name,
-            run=row.run,
-        )
+    _require_none_open(ledger, name)
     chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
-    pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
-    views = Views(ledger.cassandra, pipeline.journal)
+    files = RunFiles(settings.storage.root)
     file = f"{files.folder(name, number)}/undelivered-{uuid4().hex[:12]}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            standing = ViewPlaces(
-                views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
-            )
-            with about(pipeline=name, run=run, batch=batch.batch_id):
-                _write(writer, standing.of(key_rows(files, batch)))
+            _write(writer, _events_of(settings, ledger, name, run, batch))
         _write(writer, lost)
     document = Plan(
         pipeline=name,
@@ -124,6 +113,21 @@ def plan(
     row = create_planned_run(settings, ledger, name, number, document, kind=KIND, owner=owner, reason=reason)
     checkpoints.reached("withdraw.planned")
     return row
+
+
+def survey(
+    settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID
+) -> tuple[int, set[tuple[str, int]]]:
+    """Return how many rows a batch has that could be withdrawn, and the (tag, timebucket) that the view has
+    its events in.
+
+    Raises what `plan` would raise, and writes nothing.
+    """
+    _require_none_open(ledger, name)
+    _, batch = _chosen(settings, ledger, name, run, batch_id)
+    return batch.rows, {
+        (event.tag, event.timebucket) for event in _events_of(settings, ledger, name, run, batch)
+    }
 
 
 def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, owner: str) -> Manifest:
@@ -162,6 +166,25 @@ def count(files: RunFiles, document: Plan) -> int:
 
 
 # -- planning
+
+
+def _require_none_open(ledger: Ledger, name: str) -> None:
+    if row := ledger.open_run(name):
+        raise GuardRefused(
+            f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
+            f"tagmill run deliver --pipeline {name}",
+            pipeline=name,
+            run=row.run,
+        )
+
+
+def _events_of(settings: Settings, ledger: Ledger, name: str, run: int, batch: Batch) -> Iterator[Event]:
+    """Yield the events of a batch at their present places in the view (ViewPlaces)."""
+    pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
+    views = Views(ledger.cassandra, pipeline.journal)
+    places = ViewPlaces(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
+    with about(pipeline=name, run=run, batch=batch.batch_id):
+        yield from places.of(key_rows(files, batch))
 
 
 def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID) -> tuple[int, Batch]:

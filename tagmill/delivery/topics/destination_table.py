@@ -10,6 +10,7 @@ from tagmill.delivery.topics.schema_evolution import ADDED, changes, fits, must_
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain import identifiers
 from tagmill.domain.batches.layout import optional_sql
+from tagmill.errors import about_pipeline
 from tagmill.ledger.schema import statements, table_values
 
 
@@ -67,6 +68,7 @@ def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
     )
 
 
+@about_pipeline
 def diff(settings: Settings, pipeline: str) -> dict[str, Any]:
     """Return what `tagmill schema apply` would change in a topic's table; nothing is changed.
 

@@ -20,6 +20,7 @@ from tagmill.delivery.batch_verification import runs_with_new
 from tagmill.delivery.topics.model import Expired
 from tagmill.delivery.topics.run_files import read_plan
 from tagmill.domain.batches.states import BatchState
+from tagmill.errors import about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.clock import agreed_now
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 FORGOTTEN_AT_ONCE = 10_000
 
 
+@about_pipeline
 def expire(
     settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False
 ) -> Expired:

@@ -28,7 +28,6 @@ from tagmill.ledger.dedup import TopicOffsets
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import at_work
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 
@@ -44,6 +43,8 @@ class TopicGiveUp(OperatorAction):
     despite_views: bool = field(default=False, kw_only=True)
     # The views that keep what was taken out, for the record.
     views: str = field(default="", init=False)
+    # Whether the open run ends CLOSED, with batches that stay delivered.
+    closes: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.stream = self.settings.stream(self.name)
@@ -54,16 +55,18 @@ class TopicGiveUp(OperatorAction):
         Safe to repeat.
         """
         records, columns = self._checked(apart)
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             said = []
             if row := ledger.open_run(self.name):
-                row = ledger.raise_fence(row, self.owner)
+                row = self.take_over(ledger, row)
                 said.append(
-                    f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}"
+                    f"run {row.run} of pipeline {self.name} {self.be('is')} given up: "
+                    f"{self._give_up(ledger, row)}"
                 )
-                what = f"run give-up{despite(self.views)}"
-                ledger.record_intervention(self.name, row.run, self.who, what, self.why)
-            said += self._without_lost_files(ledger)
+                if not self.dry_run:
+                    what = f"run give-up{despite(self.views)}"
+                    ledger.record_intervention(self.name, row.run, self.who, what, self.why)
+            said += self._without_lost_files(ledger, row if self.dry_run and self.closes else None)
             if not said and not apart:
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
@@ -73,13 +76,18 @@ class TopicGiveUp(OperatorAction):
             if apart:
                 table = self._set_apart(ledger)
                 run = self.claim_run(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART)
-                table.add(Kind.RECORD, records, run, self.who, self.why)
-                table.add(Kind.COLUMN, columns, run, self.who, self.why)
-                if isinstance(self.stream, KafkaJournalEventsSettings):
-                    self._leave_out(ledger, table, apart, run)
-                    left_out = f"{len(apart)} ids are left out until tagmill run take-back"
-                else:
-                    left_out = f"{len(records)} records become dead letters, {len(columns)} columns null"
+                of_journal = isinstance(self.stream, KafkaJournalEventsSettings)
+                if not self.dry_run:
+                    table.add(Kind.RECORD, records, run, self.who, self.why)
+                    table.add(Kind.COLUMN, columns, run, self.who, self.why)
+                    if of_journal:
+                        self._leave_out(ledger, table, apart, run)
+                left_out = (
+                    f"{len(apart)} ids {self.be('are')} left out until tagmill run take-back"
+                    if of_journal
+                    else f"{len(records)} records {'would ' * self.dry_run}become dead letters, {len(columns)} "
+                    "columns null"
+                )
                 said.append(
                     f"pipeline {self.name}: {left_out}; the rest flows: tagmill run deliver --pipeline "
                     f"{self.name}"
@@ -93,7 +101,7 @@ class TopicGiveUp(OperatorAction):
         """
         kind = Kind.ID if isinstance(self.stream, KafkaJournalEventsSettings) else Kind.COLUMN
         name = "id" if kind is Kind.ID else "column"
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             table = self._set_apart(ledger)
             if item not in table.items(kind):
                 raise GuardRefused(
@@ -101,8 +109,9 @@ class TopicGiveUp(OperatorAction):
                     pipeline=self.name,
                 )
             self.claim_run(ledger, f"run take-back {item}"[:1000], NOT_APART)
-            table.remove(kind, item)
-            return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
+            if not self.dry_run:
+                table.remove(kind, item)
+            return f"pipeline {self.name}: the {name} {item!r} {self.be('is')} delivered again from the next run on"
 
     def _leave_out(self, ledger: Ledger, table: SetApart, ids: Sequence[str], run: int) -> None:
         """Note the offsets from which the events of these ids are left out, then set the ids apart."""
@@ -131,7 +140,8 @@ class TopicGiveUp(OperatorAction):
             raise ConfigurationError(
                 f"pipeline {self.name}: {', '.join(map(repr, wrong))} is neither a record "
                 "(topic/partition/offset) nor a nullable column "
-                f"({', '.join(sorted(optional)) or 'there is none'}). Nothing was changed"
+                f"({', '.join(sorted(optional)) or 'there is none'}). Nothing was changed",
+                pipeline=self.name,
             )
         return records, columns
 
@@ -144,7 +154,11 @@ class TopicGiveUp(OperatorAction):
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
-        stays = bool(delivered) and self._told_apart(ledger, row, manifest, delivered)
+        self.closes = stays = bool(delivered) and self._told_apart(ledger, row, manifest, delivered)
+        said = (
+            f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the "
+            "rest of its records again"
+        )
         with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
             self.views = views_with(
                 clickhouse,
@@ -153,26 +167,27 @@ class TopicGiveUp(OperatorAction):
                 waiting if stays else [*waiting, *delivered],
                 despite_views=self.despite_views,
             )
+            if self.dry_run:
+                return said if stays else self._abandon(ledger, row, len(batches))
             self._void(ledger, clickhouse, row, waiting)
             checkpoints.reached("giveup.voided")
             if not stays:
                 self._void(ledger, clickhouse, row, delivered)
-                return self._abandon(ledger, row)
+                return self._abandon(ledger, row, len(batches))
             if len(delivered) == len(batches):
                 self._move_offsets(ledger, row, manifest)
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
                 file, sha256 = self._rebuilt(clickhouse, row, batches)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
-        return (
-            f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the "
-            "rest of its records again"
-        )
+        return said
 
-    def _abandon(self, ledger: Ledger, row: RunRow) -> str:
-        ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
-        self.files.remove_attempts(self.name, row.run)
-        return "nothing of it is delivered, the next run plans its records again"
+    def _abandon(self, ledger: Ledger, row: RunRow, voided: int = 0) -> str:
+        if not self.dry_run:
+            ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
+            self.files.remove_attempts(self.name, row.run)
+        batches = f"{voided} batches are VOIDED, " if voided else ""
+        return f"{batches}nothing of it is delivered, the next run plans its records again"
 
     def _void(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> None:
         """Take batches back.
@@ -220,18 +235,24 @@ class TopicGiveUp(OperatorAction):
 
     # -- the newest closed run, which the next plan reads
 
-    def _without_lost_files(self, ledger: Ledger) -> Iterator[str]:
+    def _without_lost_files(self, ledger: Ledger, closing: RunRow | None) -> Iterator[str]:
         """Write the lost plan or manifest of the newest closed run again, and yield a line that says so.
 
+        In a dry run that is `closing`, if the open run would be closed.
         If a Kafka Journal's run was delivered in part, only the lost files tell which part: what ClickHouse
         has of it is taken out.
         """
-        row = next(closed_runs(ledger, self.name), None)
+        row = closing or next(closed_runs(ledger, self.name), None)
         if row is None or not row.manifest_file:
             return
         plan, manifest = if_readable(read_plan, self.files, row), if_readable(read_manifest, self.files, row)
         partly = isinstance(self.stream, KafkaJournalEventsSettings) and self._is_partly(ledger, row)
         if plan and manifest and not (partly and lost(self.files, plan.delivered)):
+            return
+        said = f"run {row.run} of pipeline {self.name} is closed and had lost files: they"
+        if self.dry_run:
+            taken = ", and what ClickHouse has of its records taken out" if partly else ""
+            yield f"{said} would be written again{taken}"
             return
         row = ledger.raise_fence(row, self.owner)
         new = replace(row, reason=f"{self.who}: {self.why}")
@@ -256,10 +277,7 @@ class TopicGiveUp(OperatorAction):
             if partly
             else ""
         )
-        yield (
-            f"run {row.run} of pipeline {self.name} is closed and had lost files: they were written "
-            f"again{taken}"
-        )
+        yield f"{said} were written again{taken}"
 
     def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
         return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))

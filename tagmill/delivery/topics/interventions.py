@@ -10,13 +10,13 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
-from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
+from tagmill.delivery.run_repairs import abandon_planned, batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.runs.leased import at_work
+from tagmill.ledger.same_tables import would_accept
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
 
@@ -34,37 +34,26 @@ class TopicInterventions(OperatorAction):
 
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans its records again."""
-        with at_work(self.settings, self.name, self.owner) as ledger:
-            row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
-            ledger.finish_run(
-                self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}"
-            )
-            ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
-            self.files.remove_attempts(self.name, row.run)
-            return (
-                f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, "
-                "the next run plans its records again"
-            )
+        with self.at_work() as ledger:
+            return abandon_planned(self, ledger, run_in(ledger, self.name, RunState.PLANNED), "records")
 
     def void(self) -> str:
         """Give up the batches of the SEALED run that are proven absent from ClickHouse; its close forgets
         their ids.
         """
         with (
-            at_work(self.settings, self.name, self.owner) as ledger,
+            self.at_work() as ledger,
             ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
         ):
-            row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
+            row = self.take_over(ledger, run_in(ledger, self.name, RunState.SEALED))
             batches = all_batches(ledger, read_manifest(self.files, row))
-            return void_waiting(
-                ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why
-            )
+            return void_waiting(self, ledger, clickhouse, self.pipeline.destination, row, batches)
 
     def resend(self, batch_id: UUID, run: int) -> str:
         """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next
         generation.
         """
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             row = ledger.run(self.name, run)
             found = (
                 next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None)
@@ -80,7 +69,7 @@ class TopicInterventions(OperatorAction):
                     run=run,
                     batch=batch_id,
                 )
-            row = ledger.raise_fence(row, self.owner)
+            row = self.take_over(ledger, row)
             manifest = read_manifest(self.files, row)
             to = Destination(
                 self.pipeline.destination,
@@ -88,35 +77,27 @@ class TopicInterventions(OperatorAction):
             )
             with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
                 return send_again(
-                    self.settings,
-                    ledger,
-                    clickhouse,
-                    manifest,
-                    row,
-                    found,
-                    to,
-                    self.who,
-                    self.why,
-                    despite_views=self.despite_views,
+                    self, ledger, clickhouse, manifest, row, found, to, despite_views=self.despite_views
                 )
 
     def accept(self, batch_id: UUID, run: int) -> str:
         """Record that the views on the destination have a batch whose insert ended with an error."""
         with (
-            at_work(self.settings, self.name, self.owner) as ledger,
+            self.at_work() as ledger,
             ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
         ):
             row, batch = batch_of(ledger, self.name, run, batch_id)
-            return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
+            return accept(self, ledger, clickhouse, self.pipeline.destination, row, batch)
 
     def accept_journal(self) -> str:
         """Note that a Kafka Journal whose tables were created again holds the events that were delivered."""
         if not isinstance(self.pipeline, KafkaJournalEventsSettings):
             raise ConfigurationError(
                 f"pipeline {self.name} reads topics and no journal's tables. Nothing was changed. A topic that "
-                f"was created again: tagmill run deliver --pipeline {self.name} --recreated"
+                f"was created again: tagmill run deliver --pipeline {self.name} --recreated",
+                pipeline=self.name,
             )
-        with at_work(self.settings, self.name, self.owner) as ledger:
+        with self.at_work() as ledger:
             if row := ledger.open_run(self.name):
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
@@ -124,6 +105,10 @@ class TopicInterventions(OperatorAction):
                     pipeline=self.name,
                     run=row.run,
                 )
+            journal = SameJournal(self.settings, ledger, self.name)
+            if self.dry_run:
+                changes = [*journal.changed_tables(), *journal.changed_topics().values()]
+                return would_accept(self.name, journal.journal, changes)
             last = ledger.last_run(self.name)
             ledger.record_intervention(self.name, last, self.who, "ledger accept-journal", self.why)
-            return SameJournal(self.settings, ledger, self.name).accept()
+            return journal.accept()

@@ -25,7 +25,7 @@ from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import Rekeyed
 from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.errors import FenceRaised, GuardRefused, about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
@@ -55,6 +55,7 @@ KEPT = pa.schema(
 )
 
 
+@about_pipeline
 def rekey(
     settings: Settings,
     pipeline: str,

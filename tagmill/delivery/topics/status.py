@@ -18,6 +18,7 @@ from tagmill.delivery.topics.table_columns import layout, verifiable_layout
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.verdict import Facts, judged
+from tagmill.errors import about_pipeline
 from tagmill.kafka.positions import TopicPosition
 from tagmill.ledger.checks import WHOLE
 from tagmill.ledger.dead_letters import DeadLetters
@@ -38,6 +39,7 @@ COLUMNS = (
 )
 
 
+@about_pipeline
 def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
     """Return COLUMNS and level of a pipeline; `verify` reads every row in ClickHouse again, and records the
     outcome in the ledger.

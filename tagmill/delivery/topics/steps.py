@@ -22,7 +22,7 @@ from tagmill.delivery.topics.same_journal import require_same_journal
 from tagmill.delivery.topics.table_columns import sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.documents import Batch
-from tagmill.errors import TransientError
+from tagmill.errors import TransientError, about_pipeline
 from tagmill.kafka.client import KafkaRecord
 from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
 from tagmill.ledger.dedup import Deduplication, TopicOffsets
@@ -44,6 +44,7 @@ Result = dict[str, Any]
 LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
 
 
+@about_pipeline
 def plan(
     settings: Settings,
     pipeline: str,
@@ -114,6 +115,7 @@ def plan(
         }
 
 
+@about_pipeline
 def seal(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
 ) -> Result:
@@ -133,6 +135,7 @@ def seal(
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
 
+@about_pipeline
 def push(
     settings: Settings,
     pipeline: str,
@@ -163,6 +166,7 @@ def push(
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
 
+@about_pipeline
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
     """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease
     back.

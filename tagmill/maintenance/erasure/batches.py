@@ -77,7 +77,10 @@ class SealedBatches:
                         f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, was to be sent "
                         "again and is not. Nothing was "
                         f"erased; finish it: tagmill batches resend {batch.batch_id} --run {row.run} "
-                        f"--pipeline {self.name} --why …"
+                        f"--pipeline {self.name} --why …",
+                        pipeline=self.name,
+                        run=row.run,
+                        batch=batch.batch_id,
                     )
                 self.files.open_sealed(
                     batch.file, batch.sha256
@@ -107,7 +110,9 @@ class SealedBatches:
             raise SealedFileDamaged(
                 f"{self.files.url(batch.file)}, batch {batch.batch_id} of pipeline {self.name}, can't be "
                 f"read: {error}. Nothing was "
-                "erased; restore it from a backup"
+                "erased; restore it from a backup",
+                pipeline=self.name,
+                batch=batch.batch_id,
             ) from None
 
     def _retired_without(self, delivered: Sequence[OfBatch]) -> Iterator[RetiredLeft]:

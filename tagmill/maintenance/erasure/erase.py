@@ -18,7 +18,7 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import require_no_views
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
+from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable, about_pipeline
 from tagmill.ledger.attempts import of_builds
 from tagmill.ledger.checks import Checks
 from tagmill.ledger.cleanups import CleanupLog
@@ -48,6 +48,7 @@ AT_ONCE = 10_000
 Tell = Callable[[str], None]
 
 
+@about_pipeline
 def erase(
     settings: Settings,
     pipeline: str,
@@ -185,7 +186,9 @@ class _Erasing:
                 raise GuardRefused(
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
                     "erased; first: "
-                    f"tagmill run deliver --pipeline {name}"
+                    f"tagmill run deliver --pipeline {name}",
+                    pipeline=name,
+                    run=row.run,
                 )
             stops.finish(self.ledger, RunFiles(self.settings.storage.root), name)
         builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
@@ -210,7 +213,8 @@ class _Erasing:
             if cleaned.is_unfinished(chosen.tags):
                 raise GuardRefused(
                     f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill "
-                    f"cleanup --pipeline {name} --yes"
+                    f"cleanup --pipeline {name} --yes",
+                    pipeline=name,
                 )
 
     # -- the record

@@ -18,7 +18,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import ticks
-from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
+from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused, about_pipeline
 from tagmill.journal.event_store import (
     IDS_AT_ONCE,
     IDS_SIDE_BY_SIDE,
@@ -40,6 +40,7 @@ NAMED = 20
 LAST_SEQUENCE_NR = 2**63 - 1
 
 
+@about_pipeline
 def clean(
     settings: Settings,
     pipeline: str,
@@ -242,7 +243,9 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
                 raise GuardRefused(
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
                     "deleted; first: "
-                    f"tagmill run deliver --pipeline {name}"
+                    f"tagmill run deliver --pipeline {name}",
+                    pipeline=name,
+                    run=row.run,
                 )
         yield ledger
 

@@ -18,7 +18,7 @@ from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Document
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, about
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.preconditions import check_journal
@@ -77,8 +77,8 @@ class Restoring(OperatorAction):
         self.pipeline = self.settings.streams.get(self.name) or self.settings.pipeline(self.name)
         self.keyspace = self.settings.cassandra.ledger_keyspace
 
-    def run(self, *, dry_run: bool) -> Restored:
-        """Do it, under the pipeline's lease; with `dry_run` only say what would be done.
+    def run(self) -> Restored:
+        """Do it, under the pipeline's lease; in a dry run only say what would be done.
 
         Raises GuardRefused: a sealed run has to be finished first, or the storage lacks what a topic's ledger
         needs.
@@ -86,10 +86,11 @@ class Restoring(OperatorAction):
         of_views = isinstance(self.pipeline, PipelineSettings)
         of_batch = TAG_VIEWS if isinstance(self.pipeline, PipelineSettings) else layout(self.pipeline)
         with (
+            about(pipeline=self.name),
             Ledger(self.settings.cassandra) as ledger,
             ClickHouse(self.settings.clickhouse, of_batch) as clickhouse,
         ):
-            if dry_run:
+            if self.dry_run:
                 return self._survey(ledger, clickhouse)[0]
             with held(self.settings, ledger.cassandra, self.name, self.owner, [self.name]):
                 if of_views:

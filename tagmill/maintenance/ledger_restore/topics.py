@@ -101,7 +101,9 @@ class TopicRestore:
                     "manifest of the batches that "
                     f"ClickHouse has of run {run}, so what it read is not known. Nothing was changed. "
                     "Restore that folder from a "
-                    f"backup, then again: tagmill ledger restore --pipeline {self.name}"
+                    f"backup, then again: tagmill ledger restore --pipeline {self.name}",
+                    pipeline=self.name,
+                    run=run,
                 )
             found.append((run, file, of_run))
         return found

@@ -9,7 +9,7 @@ from typing import Any
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
@@ -21,6 +21,7 @@ from tagmill.runs.leased import held
 OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 
 
+@about_pipeline
 def clean(
     settings: Settings,
     pipeline: str,

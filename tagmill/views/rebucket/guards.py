@@ -61,11 +61,14 @@ def must_be_finished(
         if row := ledger.open_run(name):
             raise GuardRefused(
                 f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run "
-                f"deliver --pipeline {name}"
+                f"deliver --pipeline {name}",
+                pipeline=name,
+                run=row.run,
             )
         if cleaned.is_unfinished(settings.pipeline(name).tags):
             raise GuardRefused(
-                f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes"
+                f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes",
+                pipeline=name,
             )
     newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
     if newest and newest.state != BuildState.DONE:

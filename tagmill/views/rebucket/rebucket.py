@@ -18,7 +18,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.domain.time_buckets import BucketSize
-from tagmill.errors import DataQualityStop, GuardRefused
+from tagmill.errors import DataQualityStop, GuardRefused, about_pipeline
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.ledger.runs import Ledger
@@ -45,6 +45,7 @@ ROUNDS = 3
 NAMED = 20
 
 
+@about_pipeline
 def rebucket(
     settings: Settings,
     pipeline: str,
@@ -86,6 +87,7 @@ def rebucket(
             return work.switch() if offline else work.copy()
 
 
+@about_pipeline
 def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None = None) -> None:
     """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused,
     ConfigurationError.
@@ -94,6 +96,7 @@ def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None =
         look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
 
 
+@about_pipeline
 def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
     """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the
     default, only say so.
