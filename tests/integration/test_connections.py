@@ -1,0 +1,82 @@
+"""Connections that are kept, and small writes that are sent together."""
+
+from uuid import UUID
+
+import pytest
+
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import CassandraSettings
+from tagmill.domain.continuity.model import Progress
+from tagmill.domain.timeuuid import ticks
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tests.support.delivery import only
+
+
+@pytest.fixture
+def own(stack):
+    """Settings that no other test has, so that no other connection fits."""
+    return CassandraSettings(port=stack.cassandra.port, request_timeout_seconds=31)
+
+
+def test_connection_given_back_is_taken_over(own):
+    """The next one with the same settings has its session and prepared statements; one in use is not shared."""
+    with Cassandra(own) as first:
+        statement = first.prepare("SELECT key FROM system.local")
+        with Cassandra(own) as beside:
+            assert beside.session is not first.session
+    with Cassandra(own) as second:
+        assert second.session is first.session
+        assert second.prepare("SELECT key FROM system.local") is statement
+    with Cassandra(own.model_copy(update={"request_timeout_seconds": 32})) as other:
+        assert other.session is not first.session
+
+
+def test_connection_that_ended_is_not_taken_over(own):
+    with Cassandra(own) as first:
+        pass
+    first.cluster.shutdown()
+    with Cassandra(own) as second:
+        assert second.execute("SELECT key FROM system.local")
+
+
+def test_connection_taken_over_knows_new_tables(own, stack, place):
+    """Tables that were made, changed or dropped while a connection was idle are seen as they are."""
+    with Cassandra(own) as before:
+        assert "new" not in (before.tables(place) or {})
+    stack.session.execute(f"CREATE TABLE {place}.new (k int PRIMARY KEY)")
+    with Cassandra(own) as after:
+        assert after.session is before.session and "new" in after.tables(place)
+        stack.session.execute(f"ALTER TABLE {place}.new ADD v int")
+        assert "v" in after.tables(place)["new"].columns
+        stack.session.execute(f"DROP TABLE {place}.new")
+        assert "new" not in after.tables(place)
+
+
+def test_write_many_arrives_whole(own, stack, place):
+    """Small and large rows of many partitions, with a write time of their own: all arrive, and are counted."""
+    stack.session.execute(f"CREATE TABLE {place}.t (k int PRIMARY KEY, v blob)")
+    rows = [(number, bytes(number % 7 * 1000), 1_000_000 + number) for number in range(235)]
+    with Cassandra(own) as cassandra:
+        insert = f"INSERT INTO {place}.t (k, v) VALUES (?, ?) USING TIMESTAMP ?"
+        assert cassandra.write_many(insert, iter(rows)) == len(rows)
+        assert cassandra.write_many(insert, []) == 0
+        found = cassandra.execute(f"SELECT k, v, WRITETIME(v) AS at FROM {place}.t")
+    assert sorted((row.k, row.v, row.at) for row in found) == rows
+
+
+def test_progress_of_many_ids_in_their_order(settings, place):
+    """Progress is read ten ids at a time: each key gets its own, missing and repeated ones too."""
+    configured = settings(place, tags=["t", "u"], bucket_size="Hour", first_time_bucket="2026-01-01")
+    schema.apply(configured)
+    name, offset = only(configured), "9e1d0f00-c5e2-11f0-8000-000000000001"
+    known = {
+        (tag, f"{tag}-{number}"): Progress(number, number * 2, ticks(UUID(offset)), offset, ((1, number),))
+        for tag in ("t", "u")
+        for number in range(1, 26)
+    }
+    asked = [*known, ("t", "nobody"), *reversed(known), ("u", "t-1")]
+    with Ledger(configured.cassandra) as ledger:
+        written = [(tag, key, progress) for (tag, key), progress in known.items()]
+        assert ledger.delivered.write_progress(name, 1, iter(written)) == 50
+        assert list(ledger.delivered.progress(name, iter(asked))) == [known.get(key) for key in asked]
