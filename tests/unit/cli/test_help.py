@@ -30,6 +30,7 @@ WITHOUT_DRY_RUN = {
     "tagmill batches withdraw",
     "tagmill holds close",
     "tagmill holds release",
+    "tagmill init",
     "tagmill ledger accept-journal",
     "tagmill progress rebase",
     "tagmill progress restart",
