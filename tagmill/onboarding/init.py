@@ -23,7 +23,7 @@ from tagmill.onboarding.journal_survey import keyspaces, replication_of, require
 from tagmill.onboarding.questions import Ask, Question
 from tagmill.onboarding.toml_file import SCHEMA_FILE, Section, render
 from tagmill.onboarding.topic_proposal import kafka_journal_draft, kafka_journal_events_draft, topic_draft
-from tagmill.onboarding.topic_survey import guess_format, sample
+from tagmill.onboarding.topic_survey import TopicSample, guess_format, sample
 
 CASSANDRA_PORT, CLICKHOUSE_PORT = 9042, 8123
 HEAD = (
@@ -118,15 +118,18 @@ class _Init:
     def proposal(self) -> Proposal:
         cassandra = self._cassandra_section()
         with Cassandra(self.settings().cassandra) as session:
-            keyspace, layout = self._keyspace(session)
+            kafka, records = self._kafka()
+            of_journal = records is not None and guess_format(records.records).format == "journal"
+            keyspace, layout = self._keyspace(session, records is not None, of_journal)
             self._replication(session, keyspace, cassandra)
             clickhouse = self._clickhouse_section()
             if layout and layout.is_journal:
                 self._journal(session, keyspace, layout)
-            elif layout and not self.wanted.topic:
+            elif layout and layout.kafka_journal and not of_journal:
                 name = self._name(keyspace)
                 self.made.extend(kafka_journal_events_draft(name, keyspace, self._destination(name)))
-            kafka = self._topic(session, layout) if self.wanted.topic else []
+            if records is not None:
+                self._topic(session, records, layout, of_journal=of_journal)
         common = [cassandra, clickhouse, *kafka, *self._spark(), self._storage()]
         commands = ["schema apply", *self.made.commands]
         if len(commands) < 3:
@@ -230,23 +233,27 @@ class _Init:
 
     # -- pipelines
 
-    def _keyspace(self, session: Cassandra) -> tuple[str, Layout | None]:
-        """Return the journal's keyspace and its tables; without one, an empty name and None."""
-        if self.wanted.keyspace and self.wanted.topic:
-            return self.wanted.keyspace, keyspaces(session).get(self.wanted.keyspace)
-        if self.wanted.topic:
-            return "", None
+    def _keyspace(self, session: Cassandra, with_topic: bool, of_journal: bool) -> tuple[str, Layout | None]:
+        """Return the journal's keyspace and its tables; an empty name and None if only a topic is wanted.
+
+        With a topic of a Kafka Journal, the keyspace need not exist: it is the one to replicate to.
+        """
         name = self.wanted.keyspace
-        if name is None:
-            known = sorted(keyspaces(session))
-            if not known:
-                raise ConfigurationError(
-                    f"{session.where} has no keyspace with a journal. Nothing was written. Give --keyspace, or "
-                    "--kafka and --topic"
-                )
-            name = known[0]
-            if len(known) > 1:
-                name = self.ask(Question("Keyspace of the journal", None, tuple(known), option="--keyspace"))
+        if name is None and with_topic:
+            return "", None
+        known = keyspaces(session)
+        if name is not None:
+            return name, known.get(name) if of_journal else require_journal(session, name)
+        if not known:
+            raise ConfigurationError(
+                f"{session.where} has no keyspace with a journal. Nothing was written. Give --keyspace, or "
+                "--kafka and --topic"
+            )
+        name = min(known)
+        if len(known) > 1:
+            name = self.ask(
+                Question("Keyspace of the journal", None, tuple(sorted(known)), option="--keyspace")
+            )
         return name, require_journal(session, name)
 
     def _journal(self, session: Cassandra, keyspace: str, layout: Layout) -> None:
@@ -258,8 +265,10 @@ class _Init:
         known, name = survey(session, keyspace, layout, view), self._name(keyspace)
         self.made.extend(journal_draft(known, name, self._destination(name), self.ask, self.wanted.tags))
 
-    def _topic(self, session: Cassandra, layout: Layout | None) -> list[Section]:
-        topic = str(self.wanted.topic)
+    def _kafka(self) -> tuple[list[Section], TopicSample | None]:
+        """Return the section of Kafka and a sample of the wanted topic; nothing if no topic is wanted."""
+        if not (self.wanted.topic or self.wanted.kafka):
+            return [], None
         text = self.wanted.kafka or self.ask(
             Question("Kafka, as HOST:PORT[,HOST:PORT]", "127.0.0.1:9092", option="--kafka")
         )
@@ -270,14 +279,21 @@ class _Init:
         section.add("bootstrap_servers", settings.bootstrap_servers)
         self._security(section, settings)
         with Kafka(settings) as kafka:
-            known = sample(kafka, topic)
-        name = self._name(topic)
-        if guess_format(known.records).format == "journal":
-            self._kafka_journal(session, known, name, layout)
-            return [section]
+            topic = self.wanted.topic
+            if topic is None:
+                topic = self.ask(Question("Topic", None, tuple(sorted(kafka.topics())), option="--topic"))
+            return [section], sample(kafka, topic)
+
+    def _topic(
+        self, session: Cassandra, records: TopicSample, layout: Layout | None, *, of_journal: bool
+    ) -> None:
+        name = self._name(records.topic)
+        if of_journal:
+            self._kafka_journal(session, records, name, layout)
+            return
         self.made.extend(
             topic_draft(
-                known,
+                records,
                 name,
                 self._destination(name),
                 self.ask,
@@ -286,17 +302,19 @@ class _Init:
                 unique_id=self.wanted.unique_id,
             )
         )
-        return [section]
 
-    def _kafka_journal(self, session: Cassandra, known: Any, name: str, layout: Layout | None) -> None:
+    def _kafka_journal(
+        self, session: Cassandra, records: TopicSample, name: str, layout: Layout | None
+    ) -> None:
         """Add the pipelines of a Kafka Journal; a keyspace that has its tables is not replicated to again."""
-        here = {one for one, of_one in keyspaces(session).items() if of_one.kafka_journal}
+        here = {one for one, tables in keyspaces(session).items() if tables.kafka_journal}
         keyspace = self.wanted.keyspace if not (layout and layout.is_journal) else None
         keyspace = keyspace or self.ask(
-            Question(f"Keyspace of the Kafka Journal of topic {known.topic}", min(here, default=name))
+            Question(f"Keyspace of the Kafka Journal of topic {records.topic}", min(here, default=name))
         )
+        destination = self._destination(name)
         self.made.extend(
-            kafka_journal_draft(known, name, keyspace, self._destination(name), replicated=keyspace in here)
+            kafka_journal_draft(records, name, keyspace, destination, replicated=keyspace in here)
         )
 
     def _name(self, source: str) -> str:

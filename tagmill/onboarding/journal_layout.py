@@ -16,6 +16,8 @@ DEFAULTS = {
     "snapshots": SNAPSHOTS,
 }
 Kind = Literal["messages", "view", "metadata", "all_persistence_ids", "snapshots"]
+# How the generation of a journal begins that plugins of today have to migrate.
+OLDER = "an older plugin"
 KAFKA_JOURNAL = frozenset({"journal", "metajournal", "pointer2"})
 
 
@@ -91,5 +93,5 @@ def generation(messages: Mapping[str, str], layout: Layout) -> str:
     if layout.first("all_persistence_ids") is None:
         older.append("before 1.0: no table of persistence ids")
     if older:
-        return f"an older plugin ({'; '.join(older)})"
+        return f"{OLDER} ({'; '.join(older)})"
     return "akka-persistence-cassandra 1.x or pekko-persistence-cassandra 1.x (their tables are the same)"

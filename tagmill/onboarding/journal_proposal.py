@@ -7,7 +7,7 @@ from tagmill.domain.journal_tables import VIEW_TABLE
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.onboarding.bucket_sizes import DAY_MS, advice, fitting_size
 from tagmill.onboarding.draft import Draft
-from tagmill.onboarding.journal_layout import DEFAULTS, SNAPSHOTS
+from tagmill.onboarding.journal_layout import DEFAULTS, OLDER, SNAPSHOTS
 from tagmill.onboarding.journal_survey import JournalSurvey, TagFacts, moment_text
 from tagmill.onboarding.questions import Ask, Question
 from tagmill.onboarding.toml_file import Section, quoted
@@ -48,6 +48,11 @@ class _Proposal:
         survey = self.survey
         self.section.comments.append(f"A journal of {survey.generation}.")
         self.made.facts.append(f"keyspace {survey.keyspace}: tables of {survey.generation}")
+        if survey.generation.startswith(OLDER):
+            self.made.warnings.append(
+                f"these are tables of {survey.generation}: see tagmill views migrate -p {self.pipeline} "
+                "--dry-run"
+            )
         views = self._who_writes_the_view()
         self._tables()
         self._bucket_size()
@@ -65,11 +70,6 @@ class _Proposal:
         survey = self.survey
         if survey.view_rows and any(facts.timebuckets for facts in survey.tags):
             return "application"
-        if survey.old_tags:
-            self.made.warnings.append(
-                "events have their tags in tag1 to tag3, as plugins before 0.80 wrote them: see tagmill views "
-                f"migrate -p {self.pipeline} --dry-run"
-            )
         missing = survey.layout.first("view") is None
         unwritten = survey.tagged_events and (missing or not survey.has_progress)
         if not missing and not unwritten:

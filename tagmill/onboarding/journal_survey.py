@@ -88,7 +88,6 @@ class JournalSurvey:
     payloads: Sequence[PayloadKind] = ()
     sampled_events: int = 0
     tagged_events: int = 0
-    old_tags: bool = False
     first_event: int | None = None
     messages_listed: bool = True
     has_progress: bool = False
@@ -104,7 +103,7 @@ def keyspaces(cassandra: Cassandra) -> dict[str, Layout]:
     found = {}
     for name, metadata in cassandra.cluster.metadata.keyspaces.items():
         layout = layout_of(map(_shape, metadata.tables.values()))
-        if not name.startswith("system") and (layout.is_journal or layout.kafka_journal):
+        if layout.is_journal or layout.kafka_journal:
             found[name] = layout
     return found
 
@@ -175,7 +174,6 @@ class _Survey:
             payloads=self._payloads(events),
             sampled_events=len(events),
             tagged_events=sum(1 for of_event in tagged if of_event),
-            old_tags=any(getattr(event, "tag1", None) for _, event in events),
             first_event=min(times, default=None),
             messages_listed=events_listed,
             has_progress=bool(self.progress),
@@ -236,7 +234,7 @@ class _Survey:
         )
         firsts = self._ask_many(f"{of_bucket} LIMIT {SAMPLED_ROWS}", keys)
         lasts = self._ask_many(f"{of_bucket} ORDER BY timestamp DESC LIMIT 1", keys)
-        return [_estimate(first, last) for first, last in zip(firsts, lasts, strict=True)]
+        return [estimate(first, last) for first, last in zip(firsts, lasts, strict=True)]
 
     # -- tag_write_progress and messages
 
@@ -315,7 +313,12 @@ def excerpt(body: bytes | None) -> tuple[str, bool]:
     return f"0x{body[: EXAMPLE_LENGTH // 3].hex()}{'…' if len(body) > EXAMPLE_LENGTH // 3 else ''}", False
 
 
-def _estimate(first: Sequence[Any], last: Sequence[Any]) -> tuple[float, int | None]:
+def estimate(first: Sequence[Any], last: Sequence[Any]) -> tuple[float, int | None]:
+    """Return the rows of a bucket and the time of the last one, from its first SAMPLED_ROWS rows and its last
+    row.
+
+    If there are more rows, they are taken to come as fast as the first ones.
+    """
     if not first or not last:
         return 0.0, None
     times = [_milliseconds(row.timestamp) for row in first]

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from local.fixtures import Case
 from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.onboarding import journal_survey
 from tagmill.onboarding.draft import plain_name
 from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.support.building import recorded
-from tests.support.delivery import as_row, clickhouse_rows, known_to_spark, only, tagmill
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, known_to_spark, only, tagmill
 from tests.support.kafka import Topic, create
 
 CASE = "minute-buckets"
@@ -101,6 +104,9 @@ def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_p
     connector.await_tables(
         shared, LEDGER, dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
     )
+    steps.plan(settings, journal, owner=OWNER)
+    code, said, error = tagmill(file, "explain", "-p", journal)
+    assert code == 0 and "Run 1 is PLANNED and is finished first" in said, error
     code, _, error = tagmill(file, "run", "deliver", "-p", journal)
     assert code == 0, error
     assert clickhouse_rows(settings, journal) == sorted(as_row(row) for row in recorded(CASE, "tag_views"))
@@ -115,12 +121,18 @@ def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_p
     for pipeline in (journal, name):
         code, said, error = tagmill(file, "explain", "-p", pipeline)
         assert code == 0 and "There is nothing to do" in said, error
+    other_key = tmp_path / "other.toml"
+    other_key.write_text(text.replace('producer_id = "event_id"', 'producer_id = "huge"'))
+    code, _, error = tagmill(other_key, "explain", "-p", name)
+    assert code == 3 and "would stop: " in error and "tagmill dedup rekey" in error
     (verdict,) = (line["verdict"] for line in json.loads(tagmill(file, "status", "-p", name, "--json")[1]))
     assert "1 dead letter" in verdict
 
 
-def test_init_recognizes_other_sources(stack, kafka, kafka_journal, tmp_path) -> None:
-    """Recognize a topic of a Kafka Journal; name the keyspaces and topics that exist where one does not."""
+def test_init_recognizes_other_sources(stack, kafka, kafka_journal, keyspace, tmp_path) -> None:
+    """Recognize a topic of a Kafka Journal and a journal of an older plugin; name the keyspaces and topics
+    that exist where one does not.
+    """
     of_journal = kafka_journal().topic()
     of_journal.append("cart-1", [(1, {"a": 1})], tags=["t"])
     of_journal.flush()
@@ -131,17 +143,35 @@ def test_init_recognizes_other_sources(stack, kafka, kafka_journal, tmp_path) ->
     code, _, error = tagmill(file, "init", *common, "--keyspace", "system")
     assert code == 2 and "keyspace system holds no journal" in error
     code, _, error = tagmill(file, "init", *common, *of_kafka, "--topic", "nowhere")
-    assert code == 2 and "has no topic nowhere" in error and not file.exists()
+    assert code == 2 and "has no topic nowhere" in error
+    code, _, error = tagmill(file, "init", *common, *of_kafka)
+    assert code == 2 and of_journal.name in error and "Give --topic" in error and not file.exists()
     code, _, error = tagmill(
         file, "init", *common, *of_kafka, "--topic", of_journal.name, "--keyspace", "carts_here"
     )
     assert code == 0, error
     kinds = re.findall(r'^kind = "(\w+)"$', file.read_text(), re.MULTILINE)
     assert kinds == ["kafka_journal", "kafka_journal_events"]
+    code, _, error = tagmill(file, "schema", "apply")
+    assert code == 0, error
+    name = plain_name(of_journal.name)
+    code, said, error = tagmill(file, "explain", "-p", name)
+    assert code == 0 and "It reads 1 records of 1 partitions" in said, error
+    code, said, error = tagmill(file, "explain", "-p", f"{name}_events")
+    assert code == 2 and "replicate to it first" in error
+    file.unlink()
+    old = keyspace("legacy-tags")
+    code, said, error = tagmill(file, "init", *common, "--keyspace", old)
+    assert code == 0, error
+    pipeline = Settings.load(file).pipelines[old]
+    assert pipeline.views == "tagmill" and pipeline.tags == Case("legacy-tags").tags
+    assert "tags in tag1 to tag3" in said and f"views build -p {old}" in said
 
 
-def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path) -> None:
-    """Take what is typed; keep an existing file with --yes, and where the answer is no."""
+def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path, monkeypatch) -> None:
+    """Take what is typed; keep an existing file with --yes, and where the answer is no. Say what a list with
+    a limit does not tell.
+    """
     file = tmp_path / "tagmill.toml"
     one = [
         *servers(stack),
@@ -162,6 +192,7 @@ def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path) -> None:
     assert code == 2 and "exists" in error
     code, _, error = tagmill(file, "init", *one, answer="n\n")
     assert code == 2 and file.read_text() == before
+    monkeypatch.setattr(journal_survey, "MOST_BUCKETS", 1)
     code, said, error = tagmill(file, "init", *one, "--tag", "tag-1", answer="y\nHour\n")
-    assert code == 0, error
+    assert code == 0 and "first_time_bucket: the view is too large to list" in said, error
     assert Settings.load(Path(file)).pipelines[only(Settings.load(file))].tags == ["tag-1"]

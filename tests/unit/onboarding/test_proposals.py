@@ -3,6 +3,7 @@
 import json
 import tomllib
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -11,6 +12,7 @@ from tagmill.config.json_schema import schema
 from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import lowest
 from tagmill.errors import ConfigurationError
 from tagmill.kafka.client import KafkaRecord
 from tagmill.onboarding.bucket_sizes import Detection
@@ -19,7 +21,15 @@ from tagmill.onboarding.draft import plain_name
 from tagmill.onboarding.init import addresses
 from tagmill.onboarding.journal_layout import Layout, Table, generation, kind_of, layout_of
 from tagmill.onboarding.journal_proposal import EARLIEST, journal_draft
-from tagmill.onboarding.journal_survey import JournalSurvey, Payload, PayloadKind, TagFacts, excerpt
+from tagmill.onboarding.journal_survey import (
+    SAMPLED_ROWS,
+    JournalSurvey,
+    Payload,
+    PayloadKind,
+    TagFacts,
+    estimate,
+    excerpt,
+)
 from tagmill.onboarding.questions import take_proposal
 from tagmill.onboarding.toml_file import render
 from tagmill.onboarding.topic_proposal import topic_draft
@@ -276,3 +286,13 @@ def test_plain_name_is_an_unused_identifier() -> None:
     assert plain_name("Orders", {"orders", "orders_2"}) == "Orders_3"
     assert plain_name("9") == "p_9" and plain_name("ключ") == "p"
     assert len(plain_name("x" * 99, {"x" * 36})) == 36
+
+
+def test_rows_of_large_bucket_are_estimated_by_time() -> None:
+    """The first thousand rows cover a tenth of the bucket's time: ten thousand are there."""
+    begin = FIRST * 10_000
+    first = [SimpleNamespace(timestamp=lowest(begin + n * 10_000_000)) for n in range(SAMPLED_ROWS)]
+    last = [SimpleNamespace(timestamp=lowest(begin + 9_990 * 10_000_000))]
+    assert estimate(first, last) == (10_000, FIRST + 9_990_000)
+    assert estimate(first[:5], first[4:5]) == (5, FIRST + 4000)
+    assert estimate([], []) == (0, None)
