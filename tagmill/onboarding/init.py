@@ -86,7 +86,7 @@ def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(proposal.text)
-            Settings.load(draft)
+            _must_load(draft, output)
             if overwrite:
                 draft.replace(output)
             else:
@@ -107,6 +107,15 @@ def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
         raise ConfigurationError(
             f"{error.filename or output}: can't be written: {error.strerror}. Nothing was written"
         ) from None
+
+
+def _must_load(draft: Path, output: Path) -> None:
+    """Raise ConfigurationError, about `output`, if a draft of it can't be loaded: an answer was wrong."""
+    try:
+        Settings.load(draft)
+    except ConfigurationError as error:
+        said = str(error).replace(str(draft), str(output))
+        raise ConfigurationError(f"{said}. Nothing was written; give another answer or option") from None
 
 
 class _Init:

@@ -187,7 +187,8 @@ class _Proposal:
     def _tag_line(self, facts: TagFacts) -> str:
         if not facts.timebuckets:
             return f"{quoted(facts.tag)}: no row in the view"
-        rows = "" if facts.rows_a_day is None else f", about {facts.rows_a_day:,.0f} rows a day"
+        rows = "" if facts.rows_a_day is None else f", about {facts.rows_a_day:,.0f} rows"
+        rows += " a day" if rows and facts.days >= 1 else ""
         span = f"{moment_text(facts.timebuckets[0])} to {moment_text(facts.timebuckets[-1])}"
         more = "" if self.survey.view_listed else " at least"
         return f"{quoted(facts.tag)}: {len(facts.timebuckets):,} buckets{more}, {span}{rows}"

@@ -166,6 +166,10 @@ def test_init_recognizes_other_sources(stack, kafka, kafka_journal, keyspace, tm
     pipeline = Settings.load(file).pipelines[old]
     assert pipeline.views == "tagmill" and pipeline.tags == Case("legacy-tags").tags
     assert "tags in tag1 to tag3" in said and f"views build -p {old}" in said
+    file.unlink()
+    other = keyspace("gap-middle")
+    code, _, error = tagmill(file, "init", *common)
+    assert code == 2 and old in error and other in error and "Give --keyspace" in error
 
 
 def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path, monkeypatch) -> None:
@@ -192,6 +196,12 @@ def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path, monkeypatc
     assert code == 2 and "exists" in error
     code, _, error = tagmill(file, "init", *one, answer="n\n")
     assert code == 2 and file.read_text() == before
+    code, _, error = tagmill(file, "init", *one, "--tag", "a", "--tag", "a", answer="y\nHour\n")
+    assert code == 2 and f"error: {file}: pipelines." in error and "named twice" in error
+    assert file.read_text() == before and sorted(path.suffix for path in tmp_path.iterdir()) == [
+        ".json",
+        ".toml",
+    ]
     monkeypatch.setattr(journal_survey, "MOST_BUCKETS", 1)
     code, said, error = tagmill(file, "init", *one, "--tag", "tag-1", answer="y\nHour\n")
     assert code == 0 and "first_time_bucket: the view is too large to list" in said, error

@@ -51,6 +51,7 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
             said = [
                 f"There is nothing to do: the view has no new row that is older than {delay:g} s, and no "
                 "earlier one has come since it was read.",
+                *_of_builds(settings, pipeline),
                 *_of_holds(held, None),
             ]
             return Explanation(pipeline=pipeline, kind=KIND, run=None, sentences=said, stops=stops)
@@ -97,6 +98,7 @@ def _sentences(settings: Settings, made: Plan, held: Mapping[str, int]) -> Itera
             f"It reads {sum(unit.rows for unit in again):,} earlier rows again: "
             f"{', '.join(_reasons(made))}. Those that were delivered are not delivered again."
         )
+    yield from _of_builds(settings, made.pipeline)
     yield from _of_holds(held, len(made.holds))
     if new:
         database = settings.clickhouse.database
@@ -119,6 +121,11 @@ def _reasons(made: Plan) -> Iterator[str]:
     if made.filled_tags:
         yield "late rows of a build"
     yield "the look-back before the watermarks"
+
+
+def _of_builds(settings: Settings, pipeline: str) -> Iterator[str]:
+    if builder := settings.builder(settings.pipeline(pipeline).keyspace):
+        yield f"Events that `tagmill views build -p {builder}` has not put into the view yet are not counted."
 
 
 def _of_holds(held: Mapping[str, int], judged: int | None) -> Iterator[str]:
