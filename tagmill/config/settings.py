@@ -383,7 +383,8 @@ class Settings(BaseSettings):
             content = tomllib.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigurationError(
-                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}"
+                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}. To "
+                "write one: tagmill init"
             ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None

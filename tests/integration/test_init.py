@@ -166,6 +166,9 @@ def test_init_recognizes_other_sources(stack, kafka, kafka_journal, keyspace, tm
     pipeline = Settings.load(file).pipelines[old]
     assert pipeline.views == "tagmill" and pipeline.tags == Case("legacy-tags").tags
     assert "tags in tag1 to tag3" in said and f"views build -p {old}" in said
+    assert tagmill(file, "schema", "apply")[0] == 0
+    code, _, error = tagmill(file, "explain", "-p", old)
+    assert code == 3 and f"tagmill views build --pipeline {old}" in error
     file.unlink()
     other = keyspace("gap-middle")
     code, _, error = tagmill(file, "init", *common)
