@@ -12,7 +12,7 @@ from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from random import sample
-from typing import Any, TypeVar, cast, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 from uuid import UUID
 
 from cassandra import (
@@ -40,7 +40,13 @@ from cassandra.cluster import (
     Session,
 )
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    LoadBalancingPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.protocol import ErrorMessage
 from cassandra.query import (
     BatchStatement,
@@ -77,6 +83,8 @@ PASSING = (
     WriteFailure,
     NoHostAvailable,
 )
+# All that the driver raises for a connection that does not work.
+FAULTS = (*PASSING, DriverException)
 # Cassandra's newest protocol version. By itself, the driver begins with those of another database, and falls
 # back from each with a new connection.
 NEWEST_PROTOCOL = ProtocolVersion.V5
@@ -104,35 +112,16 @@ class _Connection:
         self.made_for = (settings, compression, os.getpid())
         self.prepared: dict[tuple[str, int], PreparedStatement] = {}
         self._schema_version: UUID | None = None
-        profile = ExecutionProfile(
-            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter)),
-            consistency_level=ConsistencyLevel.name_to_value[settings.own_consistency],
-            serial_consistency_level=ConsistencyLevel.SERIAL,
-            request_timeout=settings.request_timeout_seconds,
-        )
-        self.cluster = Cluster(
-            settings.hosts,
-            port=settings.port,
-            auth_provider=_auth(settings),
-            ssl_context=_tls(settings),
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            reconnection_policy=RECONNECT,
-            compression=compression,
-            connect_timeout=settings.connect_timeout_seconds,
-            control_connection_timeout=settings.connect_timeout_seconds,
-            schema_metadata_enabled=False,
-        )
-        self.cluster.protocol_version = NEWEST_PROTOCOL
+        consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
+        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter))
         where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
+        self.cluster = _cluster(settings, policy, consistency, compression=compression)
+        self.session = _connect(self.cluster, settings, where)
         try:
-            self.session: Session = self.cluster.connect()
             self.refresh_schema()
-        except NoHostAvailable as error:
+        except FAULTS as error:
             self.cluster.shutdown()
-            raise _connect_error(settings, where, error) from None
-        except DriverException as error:
-            self.cluster.shutdown()
-            raise StoreUnavailable(f"{where}: {error}") from None
+            raise StoreUnavailable(f"{where}: {_brief(error)}") from None
 
     def refresh_schema(self) -> None:
         """Read the schema again if it has changed since it was read.
@@ -155,7 +144,7 @@ class _Connection:
             return False
         try:
             self.refresh_schema()
-        except DriverException:
+        except FAULTS:
             return False
         return True
 
@@ -455,6 +444,64 @@ def _taken(outcome: Any) -> list[Any]:
         return []
     rows, outcome.response_future._timer = list(outcome), None
     return rows
+
+
+class Contact(NamedTuple):
+    """The first contact point that answers: its datacenter, its release, and its cluster's name."""
+
+    datacenter: str
+    release: str
+    cluster: str
+
+
+def contact(settings: CassandraSettings) -> Contact:
+    """Ask a contact point which datacenter it is in, whatever `local_datacenter` says."""
+    where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
+    cluster = _cluster(settings, RoundRobinPolicy(), ConsistencyLevel.ONE, compression=False)
+    session = _connect(cluster, settings, where)
+    try:
+        with explained(where):
+            row = session.execute("SELECT data_center, release_version, cluster_name FROM system.local").one()
+            return Contact(row.data_center, row.release_version, row.cluster_name)
+    finally:
+        cluster.shutdown()
+
+
+def _cluster(
+    settings: CassandraSettings, policy: LoadBalancingPolicy, consistency: int, *, compression: bool
+) -> Cluster:
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        consistency_level=consistency,
+        serial_consistency_level=ConsistencyLevel.SERIAL,
+        request_timeout=settings.request_timeout_seconds,
+    )
+    cluster = Cluster(
+        settings.hosts,
+        port=settings.port,
+        auth_provider=_auth(settings),
+        ssl_context=_tls(settings),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=RECONNECT,
+        compression=compression,
+        connect_timeout=settings.connect_timeout_seconds,
+        control_connection_timeout=settings.connect_timeout_seconds,
+        schema_metadata_enabled=False,
+    )
+    cluster.protocol_version = NEWEST_PROTOCOL
+    return cluster
+
+
+def _connect(cluster: Cluster, settings: CassandraSettings, where: str) -> Session:
+    """Open a session; raises ConfigurationError or StoreUnavailable and ends the cluster's threads."""
+    try:
+        return cluster.connect()
+    except NoHostAvailable as error:
+        cluster.shutdown()
+        raise _connect_error(settings, where, error) from None
+    except DriverException as error:
+        cluster.shutdown()
+        raise StoreUnavailable(f"{where}: {error}") from None
 
 
 _kept: list[Cassandra] = []

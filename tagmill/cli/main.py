@@ -10,10 +10,13 @@ import tagmill
 from tagmill.cli import (
     audit,
     cleanup,
+    config,
     deadletters,
     dedup,
     erase,
     events,
+    explain,
+    init,
     interventions,
     journal,
     kafka_journal,
@@ -25,6 +28,7 @@ from tagmill.cli import (
     status,
     views,
 )
+from tagmill.cli.exit_codes import EPILOG
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
 from tagmill.runs.privacy import keep_from_others
 
@@ -32,13 +36,14 @@ app = typer.Typer(
     help="Deliver tagged events from Cassandra and Kafka to ClickHouse, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    epilog=EPILOG,
 )
 schema = typer.Typer(
     help="Create the tables that Tagmill needs, and compare a topic's.", no_args_is_help=True
 )
 app.add_typer(local.app, name="local")
 app.add_typer(schema, name="schema")
+app.add_typer(config.app, name="config")
 app.add_typer(run.app, name="run")
 app.add_typer(views.app, name="views")
 app.add_typer(journal.app, name="journal")
@@ -50,6 +55,8 @@ app.add_typer(interventions.holds, name="holds")
 app.add_typer(interventions.progress, name="progress")
 app.add_typer(interventions.batches, name="batches")
 app.add_typer(ledger.app, name="ledger")
+app.command()(init.init)
+app.command()(explain.explain)
 app.command()(status.status)
 app.command()(status.check)
 app.command()(status.runs)
@@ -61,17 +68,28 @@ app.command()(erase.erasures)
 app.command()(events.events)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(tagmill.__version__)
+        raise typer.Exit()
+
+
 @app.callback()
 def configure(
-    config: Annotated[
-        Path | None, typer.Option(help="Configuration file; default: $TAGMILL_CONFIG, else ./tagmill.toml.")
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help="Configuration file; default: $TAGMILL_CONFIG, else ./tagmill.toml."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what the steps do, as JSON lines on stderr.")
     ] = False,
+    print_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
 ) -> None:
     """Apply the options that all commands share."""
-    shared.config_file[0] = config
+    shared.config_file[0] = config_file
     shared.quiet_logs(verbose)
 
 

@@ -3,11 +3,24 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from tagmill.domain.identifiers import identifier
 
-Identifier = Annotated[str, AfterValidator(identifier)]
+Identifier = Annotated[
+    str,
+    AfterValidator(identifier),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,47}$"}),
+]
 
 # Keys that several sections have, with one meaning.
 Tls = Annotated[bool, Field(description="Connect by TLS.", examples=[True])]

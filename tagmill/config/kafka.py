@@ -4,9 +4,9 @@ kafka_journal_events and topic.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from tagmill.config.base import (
     DeliverySchedule,
@@ -145,6 +145,14 @@ DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
 MOST_DIGITS = 76
 
 
+COLUMN_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "enum": list(COLUMN_TYPES)},
+        {"type": "string", "pattern": r"^Decimal\(\d+\s*,\s*\d+\)$"},
+    ]
+}
+
+
 def decimal_digits(column_type: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal type, as ClickHouse writes it; None for any other type."""
     match = DECIMAL.fullmatch(column_type)
@@ -182,7 +190,7 @@ class TopicColumn(Section):
         "the column's name.",
         examples=["customer.country"],
     )
-    type: Annotated[str, AfterValidator(_column_type)] = Field(
+    type: Annotated[str, AfterValidator(_column_type), WithJsonSchema(COLUMN_SCHEMA)] = Field(
         "String",
         description="Type of ClickHouse; docs/topics.md lists those that are possible.",
         examples=["LowCardinality(String)"],

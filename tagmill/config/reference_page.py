@@ -105,7 +105,8 @@ def toml(value: Any) -> str:
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value if isinstance(value, bool | int | float) else str(value), ensure_ascii=False)
+    text = json.dumps(value if isinstance(value, bool | int | float) else str(value), ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # JSON takes this character as it is, TOML does not
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ there only. Unknown keys are errors that name the key.
 import logging
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -39,6 +39,8 @@ KINDS = {
     "kafka_journal_events": "kafka_journal_events",
     "topic": "topics",
 }
+# Keys that the environment or an Airflow connection has, never the file.
+SECRETS = ("username", "password")
 # Kinds by the word that an earlier version had for them.
 FORMER_KINDS = {"journal": "kafka_journal_events"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
@@ -382,27 +384,36 @@ class Settings(BaseSettings):
         """Read the file (argument, $TAGMILL_CONFIG, ./tagmill.toml) and the environment; raises
         ConfigurationError.
         """
-        file = Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+        file = file_of(path)
         try:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigurationError(
-                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}"
+                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}. To "
+                "write one: tagmill init"
             ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
         _refuse_secrets(file, content)
         _refuse_fields(file, content)
-        try:
-            settings = cls(**content)
-        except ValidationError as error:
-            raise ConfigurationError(f"{file}: {_explained(error)}") from None
-        except SettingsError as error:
-            raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
+        settings = cls.of(content, str(file))
         try:
             return settings._resolved(file.resolve().parent)
         except ConfigurationError as error:
             raise ConfigurationError(f"{file}: {error}") from None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], source: str) -> "Settings":
+        """Return the settings of this content and the environment, which wins; `source` names the content.
+
+        Relative paths stay as they are. Raises ConfigurationError.
+        """
+        try:
+            return cls(**content)
+        except ValidationError as error:
+            raise ConfigurationError(f"{source}: {_explained(error)}") from None
+        except SettingsError as error:
+            raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
 
     def on_journal(self, keyspace: str) -> list[str]:
         """Return the names of the tag_views pipelines on a journal's keyspace, sorted."""
@@ -494,10 +505,15 @@ class Settings(BaseSettings):
         return self.model_copy(update={"storage": storage, "spark": spark, "topics": topics, **stores})
 
 
+def file_of(path: str | Path | None) -> Path:
+    """Return the configuration file: this one, else $TAGMILL_CONFIG, else ./tagmill.toml."""
+    return Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+
+
 def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
     for section in ("cassandra", "clickhouse", "kafka"):
         keys = content.get(section)
-        for key in ("username", "password"):
+        for key in SECRETS:
             if isinstance(keys, dict) and key in keys:
                 raise ConfigurationError(
                     f"{file}: {section}.{key} doesn't belong in the file; "

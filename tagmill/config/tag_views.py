@@ -5,7 +5,7 @@ what is cleaned up.
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from tagmill.config.base import (
     DeliverySchedule,
@@ -45,7 +45,8 @@ def moment(value: Any) -> Any:
     return value
 
 
-Moment = Annotated[datetime, BeforeValidator(moment)]
+# Not the format date-time: the plugin's yyyyMMddTHH:mm is no such text.
+Moment = Annotated[datetime, BeforeValidator(moment), WithJsonSchema({"type": "string"})]
 
 
 class QualitySettings(Section):

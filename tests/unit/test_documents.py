@@ -14,6 +14,7 @@ import typer.main
 import yaml
 
 from tagmill.cli.main import app
+from tagmill.cli.reference_page import page as command_line
 from tagmill.config.reference_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,12 @@ TODAY = [file for file in PAGES if "decisions" not in file.parts and file.name !
 def test_the_configuration_page_is_made_from_the_model():
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page(), (
         "python -m tagmill.config.reference_page > docs/configuration.md"
+    )
+
+
+def test_command_line_page_is_made_from_commands() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == command_line(), (
+        "python -m tagmill.cli.reference_page > docs/cli.md"
     )
 
 

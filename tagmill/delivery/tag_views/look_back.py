@@ -46,7 +46,7 @@ def is_due(begin: int, known: HourCount | None, now: datetime, windows: Sequence
 
 
 class LookBack:
-    """The look-back of one plan."""
+    """The look-back of one plan; with `only_look`, it notes no counts."""
 
     def __init__(
         self,
@@ -55,7 +55,10 @@ class LookBack:
         pipeline: PipelineSettings,
         delivered: DeliveredRows,
         now: datetime,
+        *,
+        only_look: bool = False,
     ) -> None:
+        self.only_look = only_look
         self.counts, self.views, self.pipeline, self.delivered, self.now = (
             counts,
             views,
@@ -85,7 +88,8 @@ class LookBack:
         settled = [
             begin for begin in counted if begin not in more or rows[begin] <= in_clickhouse.get(begin, -1)
         ]
-        self.counts.write(tag, [HourCount(begin, rows[begin], run, self.now) for begin in settled])
+        if not self.only_look:
+            self.counts.write(tag, [HourCount(begin, rows[begin], run, self.now) for begin in settled])
         yield from (
             (begin, counted[begin]) for begin in more if rows[begin] > in_clickhouse.get(begin, rows[begin])
         )

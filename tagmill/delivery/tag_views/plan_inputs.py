@@ -40,12 +40,23 @@ class InputReader:
     """The reader of one plan's inputs. `base` has those that any plan of the pipeline needs."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, name: str, tags: Sequence[str], run: int, now: datetime
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        name: str,
+        tags: Sequence[str],
+        run: int,
+        now: datetime,
+        *,
+        only_look: bool = False,
     ) -> None:
         """Read the watermarks and builds.
 
-        Raises ConfigurationError if Tagmill writes the view but has never built it.
+        With `only_look`, nothing is noted in the ledger for later plans, and no size is estimated. Raises ConfigurationError if Tagmill
+        writes the view but has never built it.
         """
+        self.only_look = only_look
+        self._found_buckets: dict[str, tuple[int | None, list[int]]] = {}
         self.settings = settings
         self.ledger = ledger
         self.pipeline = settings.pipeline(name)
@@ -124,7 +135,7 @@ class InputReader:
         buckets that did not exist when they were scanned, so those are scanned again, once per plan.
         """
         size = self.pipeline.bucket_size
-        scanned_to, known = self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)
+        scanned_to, known = self._known_buckets(tag)
         if scanned_to is not None and scanned_to > size.start(from_datetime(self.base.now)):
             scanned_to = None  # a wrong clock scanned into the future: buckets have come since
         first, now_bucket = size.start(after), size.start(self.base.until)
@@ -136,11 +147,20 @@ class InputReader:
         if never or filled and first < reach and tag not in self._scanned:
             self._scanned.add(tag)
             known = self.views.buckets([tag])[tag]
-            self.ledger.delivered.keep_buckets(
-                self.bucket_cache_key, tag, [b for b in known if b <= reach], reach
-            )
+            self._keep_buckets(tag, [b for b in known if b <= reach], reach)
         guessed = range(max(reach, first), now_bucket + 1, size.milliseconds)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
+
+    def _known_buckets(self, tag: str) -> tuple[int | None, list[int]]:
+        if tag in self._found_buckets:
+            return self._found_buckets[tag]
+        return self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)
+
+    def _keep_buckets(self, tag: str, buckets: list[int], scanned_to: int) -> None:
+        if self.only_look:
+            self._found_buckets[tag] = (scanned_to, buckets)
+        else:
+            self.ledger.delivered.keep_buckets(self.bucket_cache_key, tag, buckets, scanned_to)
 
     def _slice(self, bucket: int, after: int, until: int) -> Slice | None:
         return part_of(self.pipeline.bucket_size, bucket, after, until)
@@ -183,15 +203,17 @@ class InputReader:
         """
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
-        existing = {
-            tag: set(self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)[1])
-            for tag in self.base.tags
-        }
+        existing = {tag: set(self._known_buckets(tag)[1]) for tag in self.base.tags}
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             sample = []
             for tag, part in group:
-                guess = part.whole and part.timebucket in existing[tag] and since.get(tag, 0) % COUNT_EVERY
+                guess = (
+                    not self.only_look
+                    and part.whole
+                    and part.timebucket in existing[tag]
+                    and since.get(tag, 0) % COUNT_EVERY
+                )
                 since[tag] = since.get(tag, 0) + 1
                 if not guess:
                     sample.append((tag, part))
@@ -247,6 +269,7 @@ class InputReader:
             self.pipeline,
             self._delivered,
             inputs.now,
+            only_look=self.only_look,
         )
         for tag in inputs.tags:
             if tag in inputs.marks and tag not in late:

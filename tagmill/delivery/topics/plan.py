@@ -108,7 +108,7 @@ def planned(
     ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
     waiting = sum(one.end - one.first for one in ranges)
     few = waiting < chosen.batch_min_rows and not accept_lost
-    if not ranges or (few and not _waited(ledger, pipeline, now, chosen.max_wait_seconds)):
+    if not ranges or (few and not has_waited(ledger, pipeline, now, chosen.max_wait_seconds)):
         return None
     ranges = capped(ranges, chosen.max_records_per_run)
     apart = _apart(settings, ledger, pipeline, ranges)
@@ -311,7 +311,7 @@ def _known_since(pipeline: Stream, now: datetime) -> int:
     )
 
 
-def _waited(ledger: Ledger, pipeline: str, now: datetime, seconds: float) -> bool:
+def has_waited(ledger: Ledger, pipeline: str, now: datetime, seconds: float) -> bool:
     """Return whether few records have waited long enough for others: the newest run was planned at least
     `seconds` ago.
 

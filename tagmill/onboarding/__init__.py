@@ -1,0 +1,1 @@
+"""Ask servers what they hold, and write the configuration file for it: what `tagmill init` does."""
