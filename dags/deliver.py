@@ -2,12 +2,6 @@
 that names the key.
 """
 
-from pathlib import Path
+from tagmill.airflow import all_dags
 
-from tagmill.airflow.deliver import deliver_dag
-from tagmill.config.settings import Settings
-
-settings = Settings.load()
-jobs = Path(__file__).resolve().parents[1] / "spark_jobs"
-for name in settings.pipelines:
-    globals()[f"deliver_{name}"] = deliver_dag(settings, name, jobs)
+globals().update(all_dags("deliver"))

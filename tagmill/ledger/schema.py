@@ -6,7 +6,6 @@ Idempotent.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from string import Template
 
 from tagmill.cassandra.client import Cassandra
@@ -19,8 +18,9 @@ from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables
 from tagmill.errors import ConfigurationError
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_tables import JournalViews
+from tagmill.package_files import package_folder
 
-FOLDER = Path(__file__).resolve().parents[2] / "schema"
+FOLDER = package_folder("schema")
 
 
 def apply(settings: Settings) -> list[str]:
@@ -127,7 +127,7 @@ def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
     """
     files = sorted((FOLDER / folder).glob("[0-9]*.*ql"))
     if not files:
-        raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; run from a checkout")
+        raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; install Tagmill again")
     for file in files:
         text = re.sub(r"^\s*--.*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
         yield from (

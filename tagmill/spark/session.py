@@ -25,6 +25,7 @@ from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
 from tagmill.spark import errors
+from tagmill.spark.connector_jars import jars_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,15 +57,9 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         settings: the configuration.
         folder: for the temporary files of a driver on this machine.
     """
-    jars = sorted(settings.spark.jars.glob("*.jar"))
-    if not jars:
-        raise ConfigurationError(
-            f"spark.jars: there are no jars in {settings.spark.jars}; bin/setup fetches them into "
-            "build/jars/spark of the clone"
-        )
     cassandra = settings.cassandra
+    jars = jars_conf(settings.spark.jars, settings.spark.conf)
     conf = {
-        "spark.jars": ",".join(str(jar.resolve()) for jar in jars),
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -96,7 +91,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
     }
     if cassandra.tls:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
-    conf |= settings.spark.conf
+    conf |= settings.spark.conf | jars
     given = conf.get(JAVA_OPTIONS, "")
     if options := " ".join(
         filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))
@@ -271,7 +266,7 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     except Exception as error:
         if errors.was_interrupted(error):
             raise KeyboardInterrupt from None
-        told = errors.explain(error, _where(settings)) or errors.ended()
+        told = errors.not_fetched(log) or errors.explain(error, _where(settings)) or errors.ended()
         cause = error.__cause__ if told is error else error
         kept = cause is not None
         if told is None:
