@@ -128,7 +128,8 @@ class CassandraSettings(Section):
     password: Password = None
     airflow_connection: str = Field(
         "tagmill_cassandra",
-        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        description="Airflow connection of type cassandra or generic: user name, password, TLS, and the address "
+        "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_cassandra"],
     )
 
@@ -178,7 +179,8 @@ class ClickHouseSettings(Section):
     )
     airflow_connection: str = Field(
         "tagmill_clickhouse",
-        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        description="Airflow connection of type clickhouse or generic: user name, password, TLS, and the address "
+        "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_clickhouse"],
     )
 
