@@ -4,9 +4,9 @@ schema.
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
-from airflow.sdk.exceptions import AirflowTimetableInvalid
+from airflow.sdk import DAG, Param
 
+from tagmill.airflow.compat import BACKOFF, AirflowTimetableInvalid, CronTriggerTimetable
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import ConfigurationError
 
@@ -22,7 +22,7 @@ AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,
     "retry_delay": timedelta(seconds=20),
-    "retry_exponential_backoff": 2.0,  # a factor in Airflow 3; True would mean 1
+    "retry_exponential_backoff": BACKOFF,
     "max_retry_delay": timedelta(minutes=10),
 }
 

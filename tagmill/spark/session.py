@@ -25,7 +25,7 @@ from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
 from tagmill.spark import errors
-from tagmill.spark.connector_jars import jars_conf
+from tagmill.spark.connector_jars import PYSPARK, jars_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +44,8 @@ HOT = {
 READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
+# The newest Python that the PySpark of the extra `spark` supports; later ones lack the module distutils.
+NEWEST_PYTHON = (3, 11)
 # Module that executors' Python runs to fork its workers.
 PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -136,6 +138,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
 
     `log`: the file to which a JVM that is started here writes what it would print on the terminal.
     """
+    _require_python(sys.version_info[:2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -158,6 +161,16 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
+
+
+def _require_python(version: tuple[int, ...]) -> None:
+    """Raise ConfigurationError for a Python that PySpark does not support."""
+    if version > NEWEST_PYTHON:
+        newest, this = (".".join(map(str, one)) for one in (NEWEST_PYTHON, version))
+        raise ConfigurationError(
+            f"Spark's jobs need Python {newest}, the newest that PySpark {PYSPARK} supports; this is {this}. "
+            f"Nothing was started. Install tagmill[spark] into an environment of Python {newest}"
+        )
 
 
 def _own_folder(settings: Settings) -> Path | None:
