@@ -2,13 +2,6 @@
 names the key.
 """
 
-from pathlib import Path
+from tagmill.airflow import all_dags
 
-from tagmill.airflow.audit import audit_dag
-from tagmill.config.settings import Settings
-
-settings = Settings.load()
-for name in settings.pipelines:
-    globals()[f"audit_{name}"] = audit_dag(
-        settings, name, jobs=Path(__file__).resolve().parents[1] / "spark_jobs"
-    )
+globals().update(all_dags("audit"))

@@ -2,9 +2,6 @@
 switched on.
 """
 
-from tagmill.airflow.cleanup import cleanup_dag
-from tagmill.config.settings import Settings
+from tagmill.airflow import all_dags
 
-settings = Settings.load()
-for name in (*settings.pipelines, *settings.streams):
-    globals()[f"cleanup_{name}"] = cleanup_dag(settings, name)
+globals().update(all_dags("cleanup"))

@@ -1,32 +1,8 @@
-"""Registers Tagmill's pages (tagmill.airflow.web) in Airflow's UI: /tagmill/ behind the login, in the menu
-under Browse.
+"""Registers Tagmill's plugin where Tagmill is on the path but not installed: an installed package has an entry
+point for it, and Airflow refuses a plugin that comes twice.
 """
 
-from typing import Any
+from importlib.metadata import entry_points
 
-from airflow.plugins_manager import AirflowPlugin
-
-from tagmill.airflow.lazy import LazyApp
-
-
-def create_app() -> Any:
-    """Create the web app; its modules are imported only in a process that serves it."""
-    from tagmill.airflow import web
-
-    return web.create_app()
-
-
-class TagmillPlugin(AirflowPlugin):
-    """Plugin that Airflow's plugin manager finds."""
-
-    name = "tagmill"
-    fastapi_apps = [{"app": LazyApp(create_app), "url_prefix": "/tagmill", "name": "Tagmill"}]
-    external_views = [
-        {
-            "name": "Tagmill",
-            "href": "/tagmill/",
-            "url_route": "tagmill",
-            "destination": "nav",
-            "category": "browse",
-        }
-    ]
+if not entry_points(group="airflow.plugins", name="tagmill"):
+    from tagmill.airflow.plugin import TagmillPlugin as TagmillPlugin

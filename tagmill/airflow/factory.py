@@ -4,13 +4,18 @@ schema.
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
-from airflow.sdk.bases.timetable import BaseTimetable
-from airflow.sdk.exceptions import AirflowTimetableInvalid
+from airflow.sdk import DAG, Param
 
+from tagmill.airflow.compat import (
+    BACKOFF,
+    AirflowTimetableInvalid,
+    CronTriggerTimetable,
+    MultipleCronTriggerTimetable,
+)
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import ConfigurationError
 
+Timetable = CronTriggerTimetable | MultipleCronTriggerTimetable
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts
 # and the progress of a capped run (some 3000 persistence ids a second).
@@ -23,7 +28,7 @@ AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,
     "retry_delay": timedelta(seconds=20),
-    "retry_exponential_backoff": 2.0,  # a factor in Airflow 3; True would mean 1
+    "retry_exponential_backoff": BACKOFF,
     "max_retry_delay": timedelta(minutes=10),
 }
 
@@ -34,7 +39,7 @@ def new_dag(
     *,
     description: str,
     doc: str | None,
-    schedule: str | BaseTimetable | None,
+    schedule: str | Timetable | None,
     params: dict[str, Param],
 ) -> DAG:
     """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up.
@@ -62,7 +67,7 @@ def new_dag(
     return dag
 
 
-def _timetable(schedule: str | BaseTimetable | None) -> BaseTimetable | str | None:
+def _timetable(schedule: str | Timetable | None) -> Timetable | str | None:
     """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's
     next moment.
 

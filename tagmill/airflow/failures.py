@@ -19,13 +19,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk.exceptions import (
+from tagmill.airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
 )
-
 from tagmill.errors import DataQualityStop, FenceRaised, LeaseTaken, TagmillError
 from tagmill.spark.errors import explain
 

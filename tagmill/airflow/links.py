@@ -4,8 +4,8 @@ none.
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.operator import BaseOperator
-from airflow.sdk.types import TaskInstanceKey
 
+from tagmill.airflow.compat import TaskInstanceKey
 from tagmill.airflow.pages import PREFIX, base_url
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Context, Param
-from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from tagmill.airflow import connections, erase, journal_clean, views
+from tagmill.airflow.compat import AirflowSkipException, DownstreamTasksSkipped, approval_limits
 from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
@@ -94,8 +94,7 @@ def maintenance_dag(
             subject="{{ params.operation }} of " + pipeline,
             body=f"{{{{ ti.xcom_pull(task_ids='dry_run', key='{PREVIEW}') }}}}",
             defaults=ApprovalOperator.REJECT,
-            response_timeout=ANSWER,
-            execution_timeout=SHORT,
+            **approval_limits(ANSWER, SHORT),
             retries=0,  # a retry would wait for an answer that was given before
         )
         DryRunOperator(task_id="dry_run", **shared) >> approve >> ChangeOperator(task_id="change", **shared)

@@ -14,9 +14,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tagmill.airflow import connections, steps
+from tagmill.airflow.compat import EACH_RUN_SUBMITS, AirflowException, AirflowSkipException
 from tagmill.airflow.dry_run import missed_by
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 from tagmill.airflow.links import ReportLink
@@ -100,7 +100,7 @@ class JobOperator(SparkSubmitOperator):
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
         self.step = Path(application).stem
         super().__init__(
-            application=application, name=f"tagmill-{self.step}-{pipeline}", durable=False, **kwargs
+            application=application, name=f"tagmill-{self.step}-{pipeline}", **EACH_RUN_SUBMITS, **kwargs
         )
         self.pipeline = pipeline
         self.report_page: str | None = None

@@ -5,8 +5,7 @@ login, and their bytes.
 import re
 from pathlib import Path, PurePosixPath
 
-from airflow.sdk.configuration import conf
-
+from tagmill.airflow.compat import conf
 from tagmill.config.settings import Settings
 from tagmill.errors import SealedFileDamaged
 

@@ -7,9 +7,9 @@ It may be triggered by hand at any time; if nothing is new, Spark does not start
 from pathlib import Path
 
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
+from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operations import fields

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import Asset, Context
-from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tagmill.airflow import connections
+from tagmill.airflow.compat import DownstreamTasksSkipped
 from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.reread import reread_range

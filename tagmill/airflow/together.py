@@ -11,19 +11,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import (
-    DAG,
-    Asset,
-    Context,
-    MultipleCronTriggerTimetable,
-    TriggerRule,
-    get_current_context,
-    task,
-)
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk import DAG, Asset, Context, get_current_context, task
 from croniter import croniter
 
 from tagmill.airflow import connections
+from tagmill.airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    MultipleCronTriggerTimetable,
+)
 from tagmill.airflow.factory import AT_ONCE, LONG, NOT_CRON, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import failure, told_to_airflow
 from tagmill.airflow.operators import DeliverOperator
@@ -97,7 +94,7 @@ def together_dag(settings: Settings, jobs: Path) -> DAG:
                 task_id=task_of(name),
                 outlets=[asset],
                 retries=0,
-                trigger_rule=TriggerRule.NONE_FAILED,
+                trigger_rule="none_failed",
                 execution_timeout=SHORT,
             )
             def outcome(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
+from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.operators import DrainBacklogOperator, TopicSealOperator

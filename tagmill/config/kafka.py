@@ -26,6 +26,9 @@ from tagmill.domain.field_path import field_path
 Text = Annotated[str, Field(min_length=1)]
 
 
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
 class KafkaSettings(Section):
     """Where topics are."""
 
@@ -37,7 +40,7 @@ class KafkaSettings(Section):
     )
     tls: Tls = False
     tls_ca_file: TlsCaFile = None
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+    sasl_mechanism: SaslMechanism | None = Field(
         None,
         description="SASL mechanism of the login with `username` and `password`. PLAIN sends the password "
         "itself, so use `tls` with it; the SCRAM ones only prove it. Left out: no login.",
@@ -53,7 +56,8 @@ class KafkaSettings(Section):
     password: Password = None
     airflow_connection: str = Field(
         "tagmill_kafka",
-        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        description="Airflow connection of type kafka or generic: user name, password, TLS, and the address "
+        "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_kafka"],
     )
 

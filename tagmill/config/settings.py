@@ -130,7 +130,8 @@ class CassandraSettings(Section):
     password: Password = None
     airflow_connection: str = Field(
         "tagmill_cassandra",
-        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        description="Airflow connection of type cassandra or generic: user name, password, TLS, and the address "
+        "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_cassandra"],
     )
 
@@ -180,7 +181,8 @@ class ClickHouseSettings(Section):
     )
     airflow_connection: str = Field(
         "tagmill_clickhouse",
-        description="Airflow connection with user name, password and TLS. DAGs use it where it exists.",
+        description="Airflow connection of type clickhouse or generic: user name, password, TLS, and the address "
+        "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_clickhouse"],
     )
 
@@ -200,10 +202,10 @@ class SparkSettings(Section):
         description="Heap of a job's driver, as Java writes sizes.",
         examples=["4g"],
     )
-    jars: Path = Field(
-        Path("build/jars/spark"),
-        description="Folder of the jars of the Spark-Cassandra and Spark-Kafka connectors; `bin/setup` "
-        "fetches them.",
+    jars: Path | None = Field(
+        None,
+        description="Folder of the jars of the Spark-Cassandra and Spark-Kafka connectors, for machines without "
+        "a network. Left out: Spark fetches them (`spark.jars.packages`).",
         examples=["build/jars/spark"],
     )
     conf: dict[str, str] = Field(
@@ -486,8 +488,8 @@ class Settings(BaseSettings):
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
-        archive = folder / spark.class_archive if spark.class_archive else None
-        spark = spark.model_copy(update={"jars": folder / spark.jars, "class_archive": archive})
+        files = {"jars": spark.jars, "class_archive": spark.class_archive}
+        spark = spark.model_copy(update={key: folder / file for key, file in files.items() if file})
         for name in ("cassandra", "clickhouse", "kafka"):
             store = getattr(self, name)
             if store.tls_ca_file:

@@ -19,6 +19,7 @@ import structlog
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain import identifiers
 from tagmill.errors import LeaseTaken, TagmillError, TransientError
+from tagmill.ledger.schema_steps import SchemaSteps
 
 log = structlog.get_logger()
 # Seconds between attempts to take a lease that another owner holds.
@@ -62,6 +63,7 @@ class Lease:
     def __init__(self, cassandra: Cassandra, keyspace: str, pipeline: str, owner: str, seconds: int) -> None:
         self.cassandra = cassandra
         self.table = f"{identifiers.cql(keyspace)}.leases"
+        self.schema = SchemaSteps(cassandra, keyspace)
         self.pipeline = pipeline
         self.owner = owner
         self.seconds = seconds
@@ -70,8 +72,9 @@ class Lease:
 
     def take(self, wait_seconds: float = 0) -> None:
         """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than
-        `wait_seconds`.
+        `wait_seconds`, ConfigurationError if the ledger is newer than this program.
         """
+        self.schema.require_known()
         end = time.monotonic() + wait_seconds
         self._given_back = False
         free = 0

@@ -17,9 +17,10 @@ from tagmill.cassandra.client import Cassandra, utc
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_move_batch, may_move_run
-from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused
+from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused, TagmillError
 from tagmill.ledger.fenced_record import FencedRecord
 from tagmill.ledger.progress import ProgressStore
+from tagmill.ledger.schema_steps import SchemaSteps
 
 SERIAL = ConsistencyLevel.SERIAL
 
@@ -73,6 +74,12 @@ class Ledger:
                 "exist. Nothing was done. "
                 "Create it: tagmill schema apply"
             )
+        try:
+            SchemaSteps(self.cassandra, settings.ledger_keyspace).require_known()
+        except TagmillError:
+            if cassandra is None:
+                self.cassandra.close()
+            raise
         self.delivered = ProgressStore(self.cassandra, settings.ledger_keyspace)
 
     def __enter__(self) -> "Ledger":

@@ -1,6 +1,6 @@
 """Apply the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse.
 
-Idempotent.
+Idempotent. The ledger records which files were applied to it, once all of them are.
 """
 
 import json
@@ -17,25 +17,25 @@ from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
 from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables
 from tagmill.errors import ConfigurationError
+from tagmill.ledger.schema_steps import SchemaSteps, Step, known_steps
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_tables import JournalViews
+from tagmill.package_files import package_folder
 
-FOLDER = Path(__file__).resolve().parents[2] / "schema"
+FOLDER = package_folder("schema")
+CREATES_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS [^\s.]+\.(\w+) \(")
 
 
 def apply(settings: Settings) -> list[str]:
-    """Create what is missing in Cassandra and ClickHouse; return the names of what exists now, and warnings
-    about TTLs.
+    """Create what is missing in Cassandra and ClickHouse; return the names of what exists now, the steps of the
+    ledger's schema that are new, and warnings about TTLs.
+
+    Raises ConfigurationError if the ledger is newer than this program.
     """
     done = []
     with Cassandra(settings.cassandra) as cassandra:
-        values = {
-            "ledger": identifiers.cql(settings.cassandra.ledger_keyspace),
-            "replication": json.dumps(settings.cassandra.replication.options()).replace('"', "'"),
-        }
-        for statement in statements("cassandra", values):
-            cassandra.execute(statement)
         done.append(f"cassandra keyspace {settings.cassandra.ledger_keyspace}")
+        done.extend(_ledger(cassandra, settings))
         done.extend(_views(cassandra, settings))
     with ClickHouse(settings.clickhouse) as clickhouse:
         for pipeline in settings.pipelines.values():
@@ -49,6 +49,48 @@ def apply(settings: Settings) -> list[str]:
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
             done.extend(clickhouse.ttl_warnings(pipeline.destination, pipeline.destination_retention_days))
     return done
+
+
+def _ledger(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
+    """Apply all steps to the ledger, record those that were not recorded, and yield a line for each of them that
+    created tables, and one for those that had theirs.
+    """
+    keyspace = settings.cassandra.ledger_keyspace
+    steps = SchemaSteps(cassandra, keyspace)
+    steps.require_known()
+    applied = steps.applied()
+    values = {
+        "ledger": identifiers.cql(keyspace),
+        "replication": json.dumps(settings.cassandra.replication.options()).replace('"', "'"),
+    }
+    found, recorded = list[int](), list[int]()
+    for step in known_steps():
+        created = _apply_step(cassandra, keyspace, step, values)
+        if step.number in applied:
+            continue
+        recorded.append(step.number)
+        if created:
+            yield f"step {step.number} of ledger {keyspace}, with the new table {', '.join(created)}"
+        else:
+            found.append(step.number)
+    for number in recorded:  # the table is there by now
+        steps.record(number)
+    if found:
+        yield f"steps {found[0]} to {found[-1]} of ledger {keyspace}, which had their tables"
+
+
+def _apply_step(cassandra: Cassandra, keyspace: str, step: Step, values: Mapping[str, str]) -> list[str]:
+    """Run a step's statements, but for tables that exist, and return the tables that it created."""
+    metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
+    there, created = set(metadata.tables) if metadata else set(), list[str]()
+    for statement in statements_of(step.file, values):
+        table = CREATES_TABLE.match(statement)
+        if table is None:
+            cassandra.execute(statement)
+        elif table[1] not in there:
+            cassandra.execute(statement)
+            created.append(table[1])
+    return created
 
 
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
@@ -127,14 +169,17 @@ def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
     """
     files = sorted((FOLDER / folder).glob("[0-9]*.*ql"))
     if not files:
-        raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; run from a checkout")
+        raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; install Tagmill again")
     for file in files:
-        text = re.sub(r"^\s*--.*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        yield from (
-            Template(part).substitute(values).strip()
-            for part in re.split(r";\s*\n", text + "\n")
-            if part.strip()
-        )
+        yield from statements_of(file, values)
+
+
+def statements_of(file: Path, values: Mapping[str, str]) -> Iterator[str]:
+    """Yield the statements of one file, with values filled in and comments left out."""
+    text = re.sub(r"^\s*--.*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    yield from (
+        Template(part).substitute(values).strip() for part in re.split(r";\s*\n", text + "\n") if part.strip()
+    )
 
 
 def destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:

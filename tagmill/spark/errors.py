@@ -36,6 +36,8 @@ OTHER_DRIVERS = {
     "cimpl": "Kafka",
     "confluent_kafka": "Kafka",
 }
+# what Spark logs of a package that none of its repositories gave
+UNRESOLVED = r"unresolved dependency: (?P<package>[^:\s]+#[^:\s]+;[^:\s]+): not found"
 REFUSED = re.compile(r"(?i)auth|certificate|ssl|privileges|denied")
 # a guard's error in a Python worker: its module, its class and the line that it says
 RAISED = re.compile(r"^(?:[\w.]+: )?(tagmill(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
@@ -261,6 +263,17 @@ def _class(module: str, name: str) -> type[TagmillError] | None:
     except ImportError:
         return None
     return kind if isinstance(kind, type) and issubclass(kind, TagmillError) else None
+
+
+def not_fetched(log: Path | None) -> StoreUnavailable | None:
+    """Return an error where a starting JVM could not fetch the packages that it was told to, as its log says."""
+    if log is None or (said := re.search(UNRESOLVED, log.read_text(errors="replace"))) is None:
+        return None
+    return StoreUnavailable(
+        f"Spark could not fetch {said['package']} from its repositories. Nothing was started. Give this machine "
+        'a network or spark.conf."spark.jars.repositories", or name a folder of the jars in spark.jars. Then run '
+        "the same command again"
+    )
 
 
 def ended() -> SparkEnded | None:

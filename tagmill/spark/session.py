@@ -25,6 +25,7 @@ from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
 from tagmill.spark import errors
+from tagmill.spark.connector_jars import PYSPARK, jars_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,8 @@ HOT = {
 READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
+# The newest Python that the PySpark of the extra `spark` supports; later ones lack the module distutils.
+NEWEST_PYTHON = (3, 11)
 # Module that executors' Python runs to fork its workers.
 PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -56,15 +59,9 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         settings: the configuration.
         folder: for the temporary files of a driver on this machine.
     """
-    jars = sorted(settings.spark.jars.glob("*.jar"))
-    if not jars:
-        raise ConfigurationError(
-            f"spark.jars: there are no jars in {settings.spark.jars}; bin/setup fetches them into "
-            "build/jars/spark of the clone"
-        )
     cassandra = settings.cassandra
+    jars = jars_conf(settings.spark.jars, settings.spark.conf)
     conf = {
-        "spark.jars": ",".join(str(jar.resolve()) for jar in jars),
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -96,7 +93,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
     }
     if cassandra.tls:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
-    conf |= settings.spark.conf
+    conf |= settings.spark.conf | jars
     given = conf.get(JAVA_OPTIONS, "")
     if options := " ".join(
         filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))
@@ -141,6 +138,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
 
     `log`: the file to which a JVM that is started here writes what it would print on the terminal.
     """
+    _require_python(sys.version_info[:2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -163,6 +161,16 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
+
+
+def _require_python(version: tuple[int, ...]) -> None:
+    """Raise ConfigurationError for a Python that PySpark does not support."""
+    if version > NEWEST_PYTHON:
+        newest, this = (".".join(map(str, one)) for one in (NEWEST_PYTHON, version))
+        raise ConfigurationError(
+            f"Spark's jobs need Python {newest}, the newest that PySpark {PYSPARK} supports; this is {this}. "
+            f"Nothing was started. Install tagmill[spark] into an environment of Python {newest}"
+        )
 
 
 def _own_folder(settings: Settings) -> Path | None:
@@ -271,7 +279,7 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     except Exception as error:
         if errors.was_interrupted(error):
             raise KeyboardInterrupt from None
-        told = errors.explain(error, _where(settings)) or errors.ended()
+        told = errors.not_fetched(log) or errors.explain(error, _where(settings)) or errors.ended()
         cause = error.__cause__ if told is error else error
         kept = cause is not None
         if told is None:

@@ -16,6 +16,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import OLD_TAGS, tag_columns
 from tagmill.errors import ConfigurationError, GuardRefused, about_pipeline
 from tagmill.journal.flaws import Reason
+from tagmill.ledger.schema_steps import SchemaSteps
 from tagmill.runs import checkpoints
 from tagmill.views import legacy_schema
 from tagmill.views.legacy_schema import Change, Layout
@@ -67,6 +68,7 @@ def migrate(
     from tagmill.spark.errors import KEPT, explained
 
     with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where, KEPT):
+        SchemaSteps(cassandra, settings.cassandra.ledger_keyspace).require_known()
         return _Migrator(
             settings, pipeline, plan, cassandra, owner, spark, dry_run, tell or (lambda _: None)
         ).run()

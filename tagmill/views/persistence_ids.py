@@ -54,12 +54,14 @@ def rebuild_ids(
     """
     from tagmill.cassandra.client import Cassandra
     from tagmill.journal.frames import ID, JournalSchema, with_events
+    from tagmill.ledger.schema_steps import SchemaSteps
     from tagmill.spark.connector import CASSANDRA, table
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)
     say = tell or (lambda _: None)
     with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where, "Ids that were added stay"):
+        SchemaSteps(cassandra, settings.cassandra.ledger_keyspace).require_known()
         journal = JournalSchema.load(cassandra, chosen.journal)
         ids = journal.names.all_persistence_ids
         if missing := [name for name in (journal.names.messages, ids) if name not in journal.tables]:

@@ -67,9 +67,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Its storage root is the test's own folder.
     """
     file = tmp_path / "tagmill.toml"
-    jars = tmp_path / "build" / "jars" / "spark"
-    jars.mkdir(parents=True)
-    (jars / "connector.jar").touch()
     file.write_text(CONFIG.format(root=tmp_path / "data"))
     monkeypatch.setenv("TAGMILL_CONFIG", str(file))
     return file

@@ -10,10 +10,10 @@ import threading
 import time
 
 from airflow.api_fastapi.app import create_app
-from airflow.dag_processing.dagbag import DagBag
 from fastapi.testclient import TestClient
 
 from tagmill.maintenance.journal_cleanup import clean as module
+from tests.support.airflow_names import DagBag
 
 DAG = "maintenance_orders"
 CONF = {"operation": "journal clean", "to": 5, "persistence_ids": ["p-1", "p-2"]}

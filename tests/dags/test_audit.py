@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import AirflowSkipException
-
 from tagmill.airflow import steps
+from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.operators import AuditOperator, JobOperator
 from tagmill.ledger import audits, runs
 

@@ -6,10 +6,9 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
-
 from tagmill import errors
 from tagmill.airflow import steps
+from tagmill.airflow.compat import AirflowFailException, AirflowRescheduleException
 
 REPORT = {
     "pipeline": "orders", "dry_run": True, "buckets": 2, "rows": 32, "refused_buckets": 3, "runs": 1, "batches": 4, "audits": 0,

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import ParamValidationError
-
 from tagmill.airflow import erase
+from tagmill.airflow.compat import ParamValidationError
 from tagmill.config.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 

@@ -8,14 +8,13 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import (
+from tagmill import errors
+from tagmill.airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
 )
-
-from tagmill import errors
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 
 JOB = "seal of run 7 of orders"

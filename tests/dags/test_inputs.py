@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from tagmill.airflow import connections, erase, journal_clean
+from tagmill.airflow.compat import AirflowFailException
 from tagmill.airflow.inputs import ids_of, open_input
 from tagmill.airflow.operations import fields
 from tagmill.config.settings import AirflowSettings

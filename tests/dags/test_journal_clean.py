@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("airflow")
 
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
-
 from tagmill.airflow import journal_clean
+from tagmill.airflow.compat import AirflowFailException, ParamValidationError
 from tagmill.config.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 

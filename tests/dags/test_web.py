@@ -181,10 +181,7 @@ def test_plugin_loads_web_only_where_served(config):
     import subprocess
     import sys
 
-    code = (
-        "import sys, runpy; runpy.run_path('plugins/tagmill_plugin.py'); print('tagmill.airflow.web' "
-        "in sys.modules)"
-    )
+    code = "import sys; from tagmill.airflow.plugin import TagmillPlugin; print('tagmill.airflow.web' in sys.modules)"
     shown = subprocess.run(
         [sys.executable, "-c", code],
         check=True,

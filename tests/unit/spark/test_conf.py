@@ -1,12 +1,16 @@
-"""JVM flags of a job: those that Tagmill adds give way to the configuration."""
+"""JVM flags of a job, which give way to the configuration, and its jars."""
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from local.layout import ROOT
 from tagmill.config.settings import Settings
-from tagmill.spark.session import HOT, JAVA_OPTIONS, spark_conf
+from tagmill.errors import ConfigurationError
+from tagmill.spark.connector_jars import EXCLUDED, PACKAGES, PYSPARK, jars_conf
+from tagmill.spark.session import HOT, JAVA_OPTIONS, NEWEST_PYTHON, _require_python, spark_conf
 
 
 def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
@@ -60,3 +64,35 @@ def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
     apart.mkdir()
     (apart / "classes.jsa").touch()
     assert "SharedArchiveFile" not in options(apart, archive='class_archive = "classes.jsa"')
+
+
+def test_jars_left_out_are_fetched_by_spark(tmp_path: Path) -> None:
+    """Spark fetches Tagmill's packages, and next to them those that the configuration names."""
+    file = tmp_path / "tagmill.toml"
+    file.write_text('[spark.conf]\n"spark.jars.packages" = "org.a:b:1"\n"spark.jars.excludes" = "org.c:d"\n')
+    conf = spark_conf(Settings.load(file))
+    assert conf["spark.jars.packages"].split(",") == [*PACKAGES, "org.a:b:1"]
+    assert conf["spark.jars.excludes"].split(",") == [*EXCLUDED, "org.c:d"]
+    assert "spark.jars" not in conf
+
+
+def test_jars_of_a_folder_are_not_fetched(tmp_path: Path) -> None:
+    """A folder of jars is used as it is; jars that `spark.conf` names stand for it."""
+    (tmp_path / "one.jar").touch()
+    for given, jars in ((None, f"{tmp_path}/one.jar"), ("/a.jar", "/a.jar")):
+        conf = jars_conf(tmp_path, {"spark.jars": given} if given else {})
+        assert conf == {"spark.jars": jars}
+    with pytest.raises(ConfigurationError, match="there are no jars in .*/empty. Nothing was started"):
+        jars_conf(tmp_path / "empty", {})
+
+
+def test_pyspark_version_is_that_of_its_packages() -> None:
+    """The extra `spark` installs the PySpark that the Kafka source is made for."""
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert f"pyspark=={PYSPARK}" in content["project"]["optional-dependencies"]["spark"]
+
+
+def test_newer_python_is_refused_with_one_line() -> None:
+    _require_python(NEWEST_PYTHON)
+    with pytest.raises(ConfigurationError, match="need Python 3.11, .* this is 3.13. Nothing was started"):
+        _require_python((3, 13))

@@ -2,10 +2,12 @@
 exit status.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tagmill import errors
-from tagmill.spark.errors import explain, explained
+from tagmill.spark.errors import explain, explained, not_fetched
 from tests.support.sparkfailures import FAILURES, SparkFailure
 
 WHERE = "Cassandra at 127.0.0.1:9042"
@@ -56,3 +58,13 @@ def test_explained_error_without_words_is_told() -> None:
 
     with pytest.raises(Silent), explained(WHERE):
         raise Silent
+
+
+def test_not_fetched_package_is_named(tmp_path: Path) -> None:
+    """A JVM that could not fetch a package ends as if Java were missing; its log says why."""
+    log = tmp_path / "log"
+    log.write_text("\t\t:: no.such#thing;1: not found\nunresolved dependency: no.such#thing;1: not found]\n")
+    told = not_fetched(log)
+    assert told is not None and "could not fetch no.such#thing;1" in str(told) and "\n" not in str(told)
+    log.write_text("Error: JAVA_HOME is not set\n")
+    assert not_fetched(log) is None and not_fetched(None) is None

@@ -1,0 +1,85 @@
+"""What differs between Airflow 3.1 and 3.3, and between the providers of their time.
+
+Names that moved come from the provider common.compat, where it has them.
+"""
+
+from datetime import timedelta
+from inspect import signature
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    ParamValidationError,
+)
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import BaseOperator
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowTimetableInvalid,
+    )
+except ImportError:
+    from airflow.exceptions import (  # type: ignore[attr-defined]
+        AirflowException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowTimetableInvalid,
+    )
+try:
+    from airflow.sdk.configuration import conf
+except ImportError:
+    from airflow.configuration import conf
+try:
+    from airflow.sdk import CronTriggerTimetable, MultipleCronTriggerTimetable
+except ImportError:
+    from airflow.timetables.trigger import (  # type: ignore[assignment]
+        CronTriggerTimetable,
+        MultipleCronTriggerTimetable,
+    )
+try:
+    from airflow.sdk.types import TaskInstanceKey
+except ImportError:
+    from airflow.models.taskinstancekey import TaskInstanceKey  # type: ignore[assignment]
+
+# The factor by which the delay of each retry grows. Until 3.1, Airflow takes only True, which means the same; since
+# then True would mean 1.
+BACKOFF: float = 2.0 if "float" in str(BaseOperator.__annotations__["retry_exponential_backoff"]) else True
+# A retry submits a new job and never takes up an earlier one, which newer providers would do.
+EACH_RUN_SUBMITS: dict[str, Any] = (
+    {"durable": False} if "durable" in signature(SparkSubmitOperator.__init__).parameters else {}
+)
+
+
+def approval_limits(answer: timedelta, work: timedelta) -> dict[str, Any]:
+    """Return the arguments of an ApprovalOperator: how long it waits for an answer, and how long it may work.
+
+    In older providers the task's time limit is the time for the answer.
+    """
+    if "response_timeout" in signature(HITLOperator.__init__).parameters:
+        return {"response_timeout": answer, "execution_timeout": work}
+    return {"execution_timeout": answer}
+
+
+__all__ = [
+    "BACKOFF",
+    "EACH_RUN_SUBMITS",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSkipException",
+    "AirflowTimetableInvalid",
+    "CronTriggerTimetable",
+    "DownstreamTasksSkipped",
+    "MultipleCronTriggerTimetable",
+    "ParamValidationError",
+    "TaskInstanceKey",
+    "approval_limits",
+    "conf",
+]

@@ -1,0 +1,75 @@
+"""The version of the ledger's schema: the highest of the numbered files of schema/cassandra that was applied to it."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import tagmill
+from tagmill.cassandra.client import Cassandra
+from tagmill.domain import identifiers
+from tagmill.errors import ConfigurationError
+from tagmill.package_files import package_folder
+
+# The partition of the table, which has only one.
+LEDGER = "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A file of schema/cassandra."""
+
+    number: int
+    file: Path
+
+
+@cache
+def known_steps() -> tuple[Step, ...]:
+    """Return the steps that this program knows, in their order."""
+    files = sorted((package_folder("schema") / "cassandra").glob("[0-9]*.cql"))
+    return tuple(Step(int(file.name.partition("_")[0]), file) for file in files)
+
+
+class SchemaSteps:
+    """The applied steps of one ledger."""
+
+    TABLE = "schema_steps"
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:
+        self.cassandra, self.ledger_keyspace = cassandra, ledger_keyspace
+        self.table = f"{identifiers.cql(ledger_keyspace)}.{self.TABLE}"
+
+    def applied(self) -> set[int]:
+        """Return the numbers of the applied steps; none for a ledger that is older than the table."""
+        if not self._exist():
+            return set()
+        rows = self.cassandra.execute(f"SELECT step FROM {self.table} WHERE ledger = ?", LEDGER)
+        return {row.step for row in rows}
+
+    def record(self, step: int) -> None:
+        """Note that a step was applied, by this version of Tagmill."""
+        self.cassandra.execute(
+            f"INSERT INTO {self.table} (ledger, step, applied_at, program) VALUES (?, ?, ?, ?)",
+            LEDGER,
+            step,
+            self.cassandra.now(),
+            tagmill.__version__,
+        )
+
+    def require_known(self) -> None:
+        """Raise ConfigurationError if a newer program has applied steps that this one does not know."""
+        if not self._exist():
+            return
+        newest = self.cassandra.execute(
+            f"SELECT step, program FROM {self.table} WHERE ledger = ? LIMIT 1", LEDGER
+        )
+        known = known_steps()[-1].number
+        if newest and newest[0].step > known:
+            raise ConfigurationError(
+                f"the ledger {self.ledger_keyspace} has schema step {newest[0].step}, applied by Tagmill "
+                f"{newest[0].program}. This is Tagmill {tagmill.__version__}, which knows the steps up to {known}. "
+                "Nothing was done. Install the newer version here"
+            )
+
+    def _exist(self) -> bool:
+        metadata = self.cassandra.cluster.metadata.keyspaces.get(self.ledger_keyspace)
+        return metadata is not None and self.TABLE in metadata.tables

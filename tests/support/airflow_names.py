@@ -1,0 +1,45 @@
+"""Names of Airflow that only tests need, and that moved between 3.1 and 3.3."""
+
+from typing import Any
+
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:
+    from airflow.models.dagbag import DagBag
+try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:
+    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
+
+__all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins"]
+
+
+def cron(timetable: Any) -> str:
+    """Return the cron expression of a timetable of tagmill.airflow.compat."""
+    expression: str = getattr(timetable, "expression", None) or timetable._expression
+    return expression
+
+
+def crons(timetable: Any) -> set[str]:
+    """Return the cron expressions of a timetable that has several."""
+    return set(map(cron, getattr(timetable, "timetables", None) or timetable._timetables))
+
+
+def registered_plugins() -> tuple[list[str], dict[str, str]]:
+    """Return the names of the plugins that Airflow has registered, and its errors."""
+    from airflow import plugins_manager
+
+    plugins_manager.ensure_plugins_loaded()
+    if hasattr(plugins_manager, "_get_plugins"):
+        loaded, errors = plugins_manager._get_plugins()
+    else:
+        loaded, errors = plugins_manager.plugins, plugins_manager.import_errors
+    return [plugin.name for plugin in loaded], errors
+
+
+def first_run(dag: Any) -> Any:
+    """Return when a stored DAG runs first that has not run yet."""
+    try:
+        return dag.next_dagrun_info(last_automated_run_info=None).run_after
+    except TypeError:
+        return dag.next_dagrun_info(last_automated_dagrun=None).run_after
