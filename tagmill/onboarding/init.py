@@ -354,10 +354,9 @@ class _Init:
     # -- this machine
 
     def _spark(self) -> list[Section]:
-        """Return where the jars are, if this is a checkout whose jars the file's folder would not find."""
+        """Return where the jars are, if this is a checkout that has them: no job has to fetch them then."""
         jars = Path(tagmill.__file__).resolve().parents[1] / "build" / "jars" / "spark"
-        default = self.wanted.output.resolve().parent / self.settings().spark.jars
-        if not jars.is_dir() or default.resolve() == jars:
+        if not jars.is_dir():
             return []
         section = Section("spark")
         section.add("jars", str(jars), "Jars of this checkout.")
