@@ -36,14 +36,15 @@ def main(argv: Sequence[str]) -> int:
             assert operation.run is not None
             done = operation.run(Work(settings, args.pipeline, *by, args.dry_run, tell, spark), parameters)
         lines, report.result = _reported(done)
-        print("\n".join(lines), flush=True)
+        for line in lines:
+            print(line, flush=True)
     return report.exit_code
 
 
 def _reported(done: Any) -> tuple[list[str], dict[str, Any]]:
     """Return the lines for the log, and the result for the report, of what an operation returns."""
     if isinstance(done, dict):
-        return done["lines"], done
+        return done.get("lines", []), done
     lines = [line.model_dump_json() for line in getattr(done, "lines", ())]
     return lines, {**done.model_dump(mode="json"), "message": done.message}
 

@@ -15,10 +15,11 @@ from airflow.sdk import DAG, Asset, Param, get_current_context, task
 from tagmill.airflow import steps
 from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operations import MOMENT
-from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
+from tagmill.airflow.operators import DrainBacklogOperator, OperationJob, SealOperator
 from tagmill.airflow.together import own_schedule
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.operations.views import BUILD
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
@@ -59,10 +60,11 @@ def _tasks(
 
     planned = plan()
     if configured.views == "tagmill":
-        build = BuildOperator(
+        build = OperationJob(
             task_id="build",
             pipeline=pipeline,
-            application=str(jobs / "build.py"),
+            operation=BUILD,
+            jobs=jobs,
             conn_id=spark_connection,
             pool=SPARK_POOL,
             execution_timeout=LONG,

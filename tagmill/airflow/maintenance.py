@@ -18,8 +18,8 @@ from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.inputs import FILE_PARAM, digest
-from tagmill.airflow.operations import Field, fields, fields_of, job_arguments, select
-from tagmill.airflow.operators import JobOperator
+from tagmill.airflow.operations import Field, fields, fields_of, select
+from tagmill.airflow.operators import JobOperator, OperationJob
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.operations.catalogue import BY_NAME, operations_of
@@ -128,20 +128,16 @@ def scheduled_dag(
     return dag
 
 
-class OperationOperator(JobOperator):
+class OperationOperator(OperationJob):
     """Runs one of several operations, as a Spark job or in the worker's own process.
 
     Args:
-        jobs: the folder of the Spark job scripts.
         operations: those that a run may name.
     """
 
-    template_fields: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-
-    def __init__(self, *, jobs: Path, operations: Sequence[Operation[Any]], **kwargs: Any) -> None:
-        super().__init__(application=str(jobs), **kwargs)
-        self.jobs, self.operations = jobs, operations
+    def __init__(self, *, operations: Sequence[Operation[Any]], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.operations = operations
 
     def perform(
         self, operation: Operation[Any], params: Mapping[str, Any], context: Context
@@ -152,18 +148,6 @@ class OperationOperator(JobOperator):
         with told_to_airflow():
             self.set_arguments(operation, params)
         return JobOperator.execute(self, context)
-
-    def set_arguments(self, operation: Operation[Any], params: Mapping[str, Any]) -> None:
-        """Set the job, its arguments and its stores from the operation and the run's params."""
-        self.application = str(self.jobs / "operation.py")
-        self.step = operation.step
-        self.name = f"tagmill-{self.step}-{self.pipeline}"
-        self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
-        self.arguments = job_arguments(operation, params)
-
-    def job_arguments(self) -> Sequence[str]:
-        """Return the chosen operation's arguments."""
-        return self.arguments
 
     def _report_name(self) -> str:
         return f"{self.step}-{self.task_id}"

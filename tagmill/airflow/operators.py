@@ -26,7 +26,7 @@ from tagmill.airflow.steps import owner
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
-from tagmill.operations.kafka_journal import REPLICATE
+from tagmill.operations.model import Operation
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import Workspace, workspace
 
@@ -289,10 +289,38 @@ class TopicSealOperator(SealOperator):
         return JobOperator.execute(self, context)
 
 
-class BuildOperator(JobOperator):
-    """Runs spark_jobs/build.py: the view of the pipeline's journal, before a run is planned."""
+class OperationJob(JobOperator):
+    """Runs spark_jobs/operation.py: an operation that tagmill.operations declares.
+
+    Args:
+        jobs: the folder of the Spark job scripts.
+        operation: the declared operation; None if a subclass chooses it for each run.
+    """
 
     template_fields: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+
+    def __init__(self, *, jobs: Path, operation: Operation[Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(application=str(jobs / "operation.py"), **kwargs)
+        self.operation = operation
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Run the operation with the run's params. Out: the job's report as figures and short texts."""
+        assert self.operation is not None
+        with told_to_airflow():
+            self.set_arguments(self.operation, {**context["params"], "dry_run": False})
+        return super().execute(context)
+
+    def set_arguments(self, operation: Operation[Any], params: Mapping[str, Any]) -> None:
+        """Set the job's arguments, its name and its stores from an operation and the run's params."""
+        self.step = operation.step
+        self.name = f"tagmill-{self.step}-{self.pipeline}"
+        self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
+        self.arguments = job_arguments(operation, params)
+
+    def job_arguments(self) -> Sequence[str]:
+        """Return the operation and its parameters."""
+        return self.arguments
 
 
 class AuditOperator(JobOperator):
@@ -328,32 +356,6 @@ class AuditOperator(JobOperator):
         if self.why:
             return ("--repair", self.why)
         return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
-
-
-class ReplicateOperator(JobOperator):
-    """Runs the operation `kafka-journal replicate`: the topics of a Kafka Journal into its tables."""
-
-    template_fields: Sequence[str] = ()
-    stores = ("cassandra", "kafka")
-    arguments: Sequence[str] = ()
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.step = REPLICATE.step
-        self.name = f"tagmill-{self.step}-{self.pipeline}"
-
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the replication. Out: the job's report as figures and short texts."""
-        self.set_arguments(context["params"])
-        return super().execute(context)
-
-    def set_arguments(self, params: Mapping[str, Any]) -> None:
-        """Set the job's arguments from the run's params."""
-        self.arguments = job_arguments(REPLICATE, {**params, "dry_run": False})
-
-    def job_arguments(self) -> Sequence[str]:
-        """Return the operation and its parameters."""
-        return self.arguments
 
 
 class DeliverOperator(JobOperator):

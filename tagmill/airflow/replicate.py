@@ -13,7 +13,7 @@ from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operations import fields
-from tagmill.airflow.operators import ReplicateOperator
+from tagmill.airflow.operators import OperationJob
 from tagmill.config.settings import Settings
 from tagmill.operations.kafka_journal import REPLICATE
 
@@ -36,10 +36,11 @@ def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         def look() -> None:
             look_for_records(pipeline)
 
-        look() >> ReplicateOperator(
+        look() >> OperationJob(
             task_id="replicate",
             pipeline=pipeline,
-            application=str(jobs / "operation.py"),
+            operation=REPLICATE,
+            jobs=jobs,
             conn_id=settings.spark.airflow_connection,
             pool=SPARK_POOL,
             execution_timeout=LONG,

@@ -20,14 +20,16 @@ from tagmill.cli.shared import (
     out,
     settings,
     show,
-    telling,
 )
+from tagmill.errors import GuardRefused
 from tagmill.operations.model import NoParameters
 from tagmill.operations.views import (
+    BUILD,
     DELETE,
     PIDS,
     REBUILD,
     TRUNCATE,
+    BuildParameters,
     SelectionParameters,
     TruncateParameters,
 )
@@ -46,37 +48,17 @@ def views() -> None:
 
 
 @app.command()
-@one_line_errors
-def build(
-    pipeline: Pipeline,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt",
-            help="Begin with the numbers that an application has written; it must no longer number.",
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@operations.command
+def build(pipeline: Pipeline, parameters: BuildParameters, as_json: AsJson = False) -> None:
     """Number the new events of the pipeline's journal and write tag_views.
 
     Safe to stop and to start again at any moment.
     """
-    from tagmill.errors import GuardRefused
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import spark_session
-    from tagmill.views.build import build as build_views
-    from tagmill.views.build import check
-
-    configured, begun = settings(), time.monotonic()
-    check(configured, pipeline)
-    with (
-        telling(pipeline, "starting Spark") as tell,
-        spark_session(configured, f"tagmill build {pipeline}") as spark,
-    ):
-        built = build_views(configured, pipeline, owner=this_process(), spark=spark, adopt=adopt, tell=tell)
+    begun = time.monotonic()
+    with operations.working(BUILD, pipeline, parameters) as work:
+        built = work(False)
     if built["refusal"]:
-        raise GuardRefused(built["refusal"])
+        raise GuardRefused(built["refusal"], pipeline=pipeline)
     built["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:
         print(json.dumps(built, default=str))

@@ -20,8 +20,9 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     topics.REKEY,
     kafka_journal.PURGE,
 )
-# The first is not a person's: its DAG is scheduled, and starts the job itself.
-BY_NAME = {operation.name: operation for operation in (kafka_journal.REPLICATE, *OPERATIONS)}
+# Not in a form: DAGs of their own start them on schedule.
+SCHEDULED: tuple[Operation[Any], ...] = (views.BUILD, kafka_journal.REPLICATE)
+BY_NAME = {operation.name: operation for operation in (*SCHEDULED, *OPERATIONS)}
 
 
 def operations_of(kind: Kind) -> tuple[Operation[Any], ...]:

@@ -33,6 +33,18 @@ class TagsParameters(Parameters):
     persistence_ids: Ids = []
 
 
+class BuildParameters(Parameters):
+    """Where the numbers of a build begin."""
+
+    adopt: Annotated[
+        bool,
+        Field(
+            title="Adopt",
+            description="Begin with the numbers that an application has written; it must no longer number.",
+        ),
+    ] = False
+
+
 class SelectionParameters(Parameters):
     """The rows of a view that an operation is for."""
 
@@ -148,6 +160,20 @@ class RebucketParameters(Parameters):
             )
 
 
+def _build(work: Work, parameters: BuildParameters) -> Any:
+    from tagmill.views.build import build, check
+
+    check(work.settings, work.pipeline)
+    return build(
+        work.settings,
+        work.pipeline,
+        owner=work.owner,
+        spark=work.spark(),
+        adopt=parameters.adopt,
+        tell=work.tell,
+    )
+
+
 def _rebuild(work: Work, parameters: SelectionParameters) -> Any:
     from tagmill.views.rebuild import rebuild
 
@@ -198,6 +224,14 @@ TAGS = Operation(
     "lists the tags that the view has rows of, or those of the persistence ids named",
     TagsParameters,
     changes=False,
+)
+BUILD = Operation(
+    "views build",
+    "tag_views",
+    "numbers the new events of the journal and writes tag_views",
+    BuildParameters,
+    "build",
+    _build,
 )
 REBUILD = Operation(
     "views rebuild",

@@ -111,7 +111,8 @@ def test_deliver_dag_builds_own_view_before_plan(dags):
     """Pipelines whose view Tagmill keeps build it before they plan a run; others have no such task."""
     tasks = dags["deliver_payments"].task_dict
     assert tasks["plan"].upstream_task_ids == {"build"} and tasks["build"].upstream_task_ids == set()
-    assert tasks["build"].pool == "spark" and tasks["build"].application.endswith("/spark_jobs/build.py")
+    assert tasks["build"].pool == "spark" and tasks["build"].application.endswith("/spark_jobs/operation.py")
+    assert tasks["build"].operation.name == "views build"
     assert "build" not in dags["deliver_orders"].task_dict
 
 
@@ -165,7 +166,7 @@ def test_replicate_dag_looks_before_spark_job(dags):
     )
     for params, parameters in (({}, "{}"), ({"accept_lost": True}, '{"accept_lost":true}')):
         dag.params.update(params)
-        task.set_arguments(dag.params.validate())
+        task.set_arguments(task.operation, {**dag.params.validate(), "dry_run": False})
         arguments = ["--operation", "kafka-journal replicate", "--parameters", parameters]
         assert list(task.job_arguments()) == arguments
     with pytest.raises(ParamValidationError):

@@ -282,15 +282,18 @@ def test_credentials_without_a_connection_come_from_the_environment(config, monk
     assert load_settings().clickhouse.username == "from the environment"
 
 
-def test_kafka_credentials_reach_only_kafka_jobs(spark_submit, monkeypatch):
+def test_kafka_credentials_reach_only_kafka_jobs(spark_submit, monkeypatch, tmp_path):
     """Kafka's credentials are in the environment of jobs that read Kafka, and of no others."""
     from tagmill.airflow import connections
-    from tagmill.airflow.operators import ReplicateOperator
+    from tagmill.airflow.operators import OperationJob
+    from tagmill.operations.kafka_journal import REPLICATE
 
     connection = {"conn_type": "generic", "login": "reader", "password": PASSWORD, "extra": {"tls": True}}
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_KAFKA", json.dumps(connection))
     spark_submit()
     assert not [name for name in spark_submit.seen()["environment"] if name.startswith("TAGMILL_KAFKA__")]
-    found = connections.spark_environment(connections.load_settings(), *ReplicateOperator.stores)
+    job = OperationJob(task_id="replicate", pipeline="carts", operation=REPLICATE, jobs=tmp_path)
+    job.set_arguments(REPLICATE, {"dry_run": False})
+    found = connections.spark_environment(connections.load_settings(), *job.stores)
     assert found["TAGMILL_KAFKA__PASSWORD"] == PASSWORD and found["TAGMILL_KAFKA__USERNAME"] == "reader"
     assert found["TAGMILL_KAFKA__TLS"] == "true" and found["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD

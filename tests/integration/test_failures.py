@@ -219,10 +219,10 @@ def test_command_spark_fails_one_line_right_status(fixture, monkeypatch, name, e
 
 
 @EVERY
-@pytest.mark.parametrize("name", [*SCRIPTS, "build"])
+@pytest.mark.parametrize("name", [*SCRIPTS, "views build"])
 def test_script_spark_fails_report_one_line(fixture, monkeypatch, tmp_path, name, every) -> None:
     """Run each Spark script while Spark fails; its report has the line and the exit status."""
-    settings = fixture.built if name == "build" else fixture.delivered
+    settings = fixture.built if name == "views build" else fixture.delivered
     arguments, before = SCRIPTS.get(name, ()), fixture.contents(settings)
     for case, words, status in classes(f"script {name}", every):
         if name == "seal":

@@ -25,7 +25,7 @@ from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
 from tagmill.ledger import schema
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
-from tests.support.delivery import tagmill
+from tests.support.delivery import shown_first, tagmill
 from tests.support.kafka import create, delete, lose
 from tests.support.restoring import create_again
 from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
@@ -170,7 +170,7 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
 
     def accept():
         asked = ("-p", one.name, "--why", "restored", "--yes")
-        code, out, err = tagmill(one.file, "ledger", "accept-journal", *asked)
+        code, out, err = shown_first(one.file, "ledger", "accept-journal", *asked)
         assert code == 0 and "are accepted" in out, err
 
     one.topic.append("a", [(n, "first life") for n in (1, 2, 3)])

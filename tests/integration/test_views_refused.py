@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from local.fixtures import WITHOUT_VIEWS
-from spark_jobs import build as job
+from spark_jobs import operation as job
 from tagmill.errors import ConfigurationError
 from tagmill.ledger import schema
 from tests.support.auditing import audited, findings
@@ -231,9 +231,9 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
         assert code == 3 and "2 persistence ids wait in views build, 'scanned' in front of" in told
         assert f"tagmill views build --pipeline {name} --adopt" in told and "failed" not in told
     with monkeypatch.context() as patched:
-        for module in ("tagmill.spark.session", "spark_jobs.build"):
-            patched.setattr(f"{module}.spark_session", lambda *_: nullcontext(spark))
-        assert job.main(["--pipeline", name, "--owner", OWNER, "--config", str(file)]) == 0
+        patched.setattr("tagmill.spark.session.spark_session", lambda *_: nullcontext(spark))
+        arguments = ["--operation", "views build", "--pipeline", name, "--owner", OWNER]
+        assert job.main([*arguments, "--config", str(file)]) == 0
         code, _, told = tagmill(file, "views", "build", "--pipeline", name)
     assert code == 2 and "'scanned' and 1 others was numbered by somebody else" in told
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]

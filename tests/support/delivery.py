@@ -260,12 +260,16 @@ def shown_first(file: Path, *arguments: str) -> tuple[int, str, str]:
 def stored(settings: Settings, name: str) -> dict[str, Any]:
     """Return what there is of a pipeline: its rows of the ledger, sums of its tables, all files."""
     kept: dict[str, Any] = {}
+    chosen = {**settings.pipelines, **settings.streams, **settings.kafka_journals}[name]
+    keys = {"pipeline": name}
+    if keyspace := getattr(chosen, "keyspace", None):
+        keys["journal"] = keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         session = ledger.cassandra.session
         for table in session.cluster.metadata.keyspaces[settings.cassandra.ledger_keyspace].tables.values():
-            if "pipeline" in table.columns:
-                query = f"SELECT * FROM {ledger.keyspace}.{table.name} WHERE pipeline = %s ALLOW FILTERING"
-                kept[table.name] = sorted(map(str, session.execute(query, (name,))))
+            for key in keys.keys() & table.columns.keys():
+                query = f"SELECT * FROM {ledger.keyspace}.{table.name} WHERE {key} = %s ALLOW FILTERING"
+                kept[f"{table.name} {key}"] = sorted(map(str, session.execute(query, (keys[key],))))
         for (table,) in clickhouse.rows(
             "SELECT name FROM system.tables WHERE database = {of:String} AND engine LIKE '%MergeTree' "
             "AND startsWith(name, {name:String})",
