@@ -7,6 +7,7 @@ from airflow.sdk import DAG
 
 from tagmill.airflow.audit import audit_dag
 from tagmill.airflow.cleanup import cleanup_dag
+from tagmill.airflow.customize import customize
 from tagmill.airflow.deliver import deliver_dag
 from tagmill.airflow.maintenance import maintenance_dags
 from tagmill.airflow.replicate import replicate_dag
@@ -55,4 +56,7 @@ def dags_of(families: Sequence[str] = ()) -> Iterator[DAG]:
     """Yield the DAGs of these families, or of all; raises ConfigurationError."""
     settings, jobs = Settings.load(), package_folder("spark_jobs")
     for family in families or FAMILIES:
-        yield from FAMILIES[family](settings, jobs)
+        for dag in FAMILIES[family](settings, jobs):
+            pipeline = dag.dag_id.partition("_")[2]
+            customize(dag, settings.dags_of(pipeline))
+            yield dag
