@@ -7,10 +7,11 @@ from airflow.sdk import DAG
 
 from tagmill.airflow.audit import audit_dag
 from tagmill.airflow.cleanup import cleanup_dag
+from tagmill.airflow.customize import customize
 from tagmill.airflow.deliver import deliver_dag
 from tagmill.airflow.maintenance import maintenance_dags
 from tagmill.airflow.replicate import replicate_dag
-from tagmill.airflow.together import shared, together_dag
+from tagmill.airflow.together import DAG_ID, shared, together_dag
 from tagmill.airflow.topics import topic_dag
 from tagmill.config.settings import Settings
 from tagmill.package_files import package_folder
@@ -58,4 +59,7 @@ def dags_of(families: Sequence[str] = ()) -> Iterator[DAG]:
     """Yield the DAGs of these families, or of all; raises ConfigurationError."""
     settings, jobs = Settings.load(), package_folder("spark_jobs")
     for family in families or FAMILIES:
-        yield from FAMILIES[family](settings, jobs)
+        for dag in FAMILIES[family](settings, jobs):
+            of_all = bool(shared(settings)) and dag.dag_id == DAG_ID
+            customize(dag, settings.airflow if of_all else settings.dags_of(dag.dag_id.partition("_")[2]))
+            yield dag

@@ -197,6 +197,7 @@ class JobOperator(SparkSubmitOperator):
         from tagmill.spark.job_report import write_arguments
         from tagmill.spark.session import names_disks, spark_conf
 
+        jobs = environment_variables(settings.spark.environment)
         secrets = connections.spark_environment(settings, *self.stores)
         self.conf = _without_master(spark_conf(settings))
         hook = self._new_hook(settings, secrets, own)
@@ -206,7 +207,7 @@ class JobOperator(SparkSubmitOperator):
             variables = {"TMPDIR": str(own.path)} | (
                 {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
             )
-            yield self._new_hook(settings, secrets | variables, own)
+            yield self._new_hook(settings, secrets | variables | jobs, own)
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
@@ -221,7 +222,7 @@ class JobOperator(SparkSubmitOperator):
             stream.write(properties(driver_variables(hook.master, secrets)))
         try:
             self.application_args = [write_arguments(shared, arguments)]
-            yield self._new_hook(settings, secrets, own, properties_file=str(file))
+            yield self._new_hook(settings, secrets | jobs, own, properties_file=str(file))
         finally:
             shared.unlink(missing_ok=True)
 
@@ -419,6 +420,28 @@ class DrainBacklogOperator(TriggerDagRunOperator):
         if reread := self.planned.get("reread"):
             self.conf |= {"reread_from": reread[0], "reread_until": reread[1]}
         super().execute(context)
+
+
+def environment_variables(folder: Path | None) -> dict[str, str]:
+    """Return the variables with which `spark-submit` runs in a Python environment; None: the first one on PATH.
+
+    Raises ConfigurationError if the environment has no PySpark.
+    """
+    if folder is None:
+        return {}
+    homes = sorted(folder.glob("lib/python3*/site-packages/pyspark"))
+    if not homes or not (folder / "bin" / "spark-submit").is_file():
+        raise ConfigurationError(
+            f"spark.environment: {folder} has no PySpark. Nothing was started. Install tagmill[spark] there"
+        )
+    python = str(folder / "bin" / "python")
+    return {
+        "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),
+        "PYSPARK_DRIVER_PYTHON": python,
+        "PYSPARK_PYTHON": python,
+        "PYTHONPATH": "",
+        "SPARK_HOME": str(homes[-1]),
+    }
 
 
 def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str]:

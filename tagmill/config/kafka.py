@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
+from tagmill.config.airflow import DagSettings
 from tagmill.config.base import (
     DeliverySchedule,
     Identifier,
@@ -119,6 +120,11 @@ class KafkaJournalSettings(Section):
         description="Seconds after which another replicator may create tables though the lock was not "
         "given back.",
         examples=[120],
+    )
+    airflow: DagSettings = Field(
+        default_factory=DagSettings,
+        description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
+        examples=[{"owner": "orders-team"}],
     )
     lease_seconds: LeaseSeconds = 60
     lease_wait_seconds: LeaseWaitSeconds = 0
@@ -256,6 +262,11 @@ class ToClickHouse(Section):
         ge=0,
         description="Seconds between two inserts into the table, at least.",
         examples=[1],
+    )
+    airflow: DagSettings = Field(
+        default_factory=DagSettings,
+        description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
+        examples=[{"owner": "orders-team"}],
     )
     lease_seconds: LeaseSeconds = 60
     lease_wait_seconds: LeaseWaitSeconds = 0

@@ -18,6 +18,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tagmill.config import tls
+from tagmill.config.airflow import AirflowSettings as AirflowSettings
+from tagmill.config.airflow import DagSettings
 from tagmill.config.base import ConnectTimeoutSeconds, Identifier, Password, Section, Tls, TlsCaFile, Username
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
@@ -213,6 +215,12 @@ class SparkSettings(Section):
         description="Further settings of Spark.",
         examples=[{"spark.executor.memory": "4g"}],
     )
+    environment: Path | None = Field(
+        None,
+        description="Folder of the Python environment with `tagmill[spark]` in which Airflow's workers run jobs. Left "
+        "out: that of the first `spark-submit` on PATH.",
+        examples=["/opt/tagmill"],
+    )
     class_archive: Path | None = Field(
         None,
         description="Java class data archive (-XX:ArchiveClassesAtExit) of a job's classes. A job starts "
@@ -233,28 +241,6 @@ class StorageSettings(Section):
         "build/data",
         description="Folder, or a URL that both Spark and Arrow can open (hdfs://, s3a://).",
         examples=["s3a://bucket/tagmill"],
-    )
-
-
-class AirflowSettings(Section):
-    """Files that the person who triggers a DAG may name, and how DAGs deliver."""
-
-    input_dir: Path | None = Field(
-        None,
-        description="Folder on the workers whose files the params of DAGs may name. Left out: none.",
-        examples=["/srv/tagmill/inputs"],
-    )
-    input_max_bytes: int = Field(
-        64 * 1024**2,
-        ge=1,
-        description="Bytes that such a file may have.",
-        examples=[67108864],
-    )
-    shared_session: bool = Field(
-        False,
-        description="Deliver all pipelines that have a cron schedule in one Spark session: by the DAG "
-        "`deliver_all`, whose runs deliver those that are due. Their own DAGs `deliver_<pipeline>` are for a person.",
-        examples=[True],
     )
 
 
@@ -429,6 +415,10 @@ class Settings(BaseSettings):
             (name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None
         )
 
+    def dags_of(self, name: str) -> DagSettings:
+        """Return how the DAGs of a configured pipeline of any kind look and behave."""
+        return self.airflow.of({**self.pipelines, **self.kafka_journals, **self.streams}[name].airflow)
+
     def pipeline(self, name: str) -> PipelineSettings:
         """Return the settings of a pipeline of kind tag_views; raises ConfigurationError if it is not
         configured.
@@ -488,8 +478,9 @@ class Settings(BaseSettings):
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
-        files = {"jars": spark.jars, "class_archive": spark.class_archive}
-        spark = spark.model_copy(update={key: folder / file for key, file in files.items() if file})
+        names = ("jars", "environment", "class_archive")
+        files = {name: file for name in names if (file := getattr(spark, name))}
+        spark = spark.model_copy(update={key: folder / file for key, file in files.items()})
         for name in ("cassandra", "clickhouse", "kafka"):
             store = getattr(self, name)
             if store.tls_ca_file:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from tagmill.config.airflow import DagSettings
 from tagmill.config.base import (
     DeliverySchedule,
     Identifier,
@@ -407,6 +408,11 @@ class PipelineSettings(Section):
         default_factory=QualitySettings,
         description="What the gate tolerates (a section of its own).",
         examples=[{"max_held_share_percent": 5}],
+    )
+    airflow: DagSettings = Field(
+        default_factory=DagSettings,
+        description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
+        examples=[{"owner": "orders-team"}],
     )
     cleanup: CleanupSettings = Field(
         default_factory=CleanupSettings,

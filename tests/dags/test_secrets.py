@@ -297,3 +297,18 @@ def test_kafka_credentials_reach_only_kafka_jobs(spark_submit, monkeypatch, tmp_
     found = connections.spark_environment(connections.load_settings(), *job.stores)
     assert found["TAGMILL_KAFKA__PASSWORD"] == PASSWORD and found["TAGMILL_KAFKA__USERNAME"] == "reader"
     assert found["TAGMILL_KAFKA__TLS"] == "true" and found["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
+
+
+def test_jobs_run_in_the_configured_environment(spark_submit, config, tmp_path):
+    """The environment of `[spark]` comes first: its spark-submit, its Python, and no packages of Airflow's."""
+    home = tmp_path / "jobs" / "lib" / "python3.11" / "site-packages" / "pyspark"
+    home.mkdir(parents=True)
+    text = config.read_text()
+    config.write_text(text + '[spark]\nenvironment = "jobs"\n')
+    with pytest.raises(AirflowFailException, match="jobs has no PySpark. Nothing was started"):
+        spark_submit()
+    (tmp_path / "bin").rename(tmp_path / "jobs" / "bin")
+    spark_submit()
+    environment = spark_submit.seen()["environment"]
+    assert environment["SPARK_HOME"] == str(home) and environment["PYTHONPATH"] == ""
+    assert environment["PYSPARK_PYTHON"] == str(tmp_path / "jobs" / "bin" / "python")

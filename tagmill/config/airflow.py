@@ -1,0 +1,87 @@
+"""How DAGs look and behave in Airflow: for all pipelines in `[airflow]`, for one in `[pipelines.NAME.airflow]`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from tagmill.config.base import Section
+
+ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+class DagSettings(Section):
+    """Keys that a pipeline may have of its own; those that it leaves out are those of `[airflow]`."""
+
+    owner: str = Field("tagmill", min_length=1, description="Owner of the tasks.", examples=["data-platform"])
+    tags: list[str] = Field(
+        default_factory=list,
+        description="Tags of the DAGs, next to their kind and their pipeline.",
+        examples=[["tier-1"]],
+    )
+    retries: int = Field(4, ge=0, description="Times that a failed task is tried again.", examples=[2])
+    retry_delay_seconds: float = Field(
+        20,
+        gt=0,
+        description="Seconds before the first retry; each later one waits twice as long.",
+        examples=[60],
+    )
+    spark_pool: str = Field(
+        "spark",
+        min_length=1,
+        description="Pool of the tasks that start Spark. Airflow warns of a DAG whose pool is missing.",
+        examples=["default_pool"],
+    )
+    clickhouse_pool: str = Field(
+        "clickhouse",
+        min_length=1,
+        description="Pool of the tasks that insert into ClickHouse.",
+        examples=["default_pool"],
+    )
+    queue: str | None = Field(
+        None, description="Queue of the tasks, for executors that have several.", examples=["tagmill"]
+    )
+    execution_timeout_seconds: float = Field(
+        6 * 3600,
+        gt=0,
+        description="Seconds that a task may take whose work grows with a run. The others may take ten minutes.",
+        examples=[21600],
+    )
+    on_failure: list[ImportPath] = Field(
+        default_factory=list,
+        description="Callbacks of a task that failed for good, each as `module:name`: a function of the context, or a "
+        "notifier of a provider, made by that module.",
+        examples=[["alerts:to_slack"]],
+    )
+    customize: ImportPath | None = Field(
+        None,
+        description="Function `module:name` that gets each DAG and may change it, for all that has no key.",
+        examples=["our_dags:customize"],
+    )
+
+
+class AirflowSettings(DagSettings):
+    """How DAGs look, and which files the person who triggers one may name."""
+
+    input_dir: Path | None = Field(
+        None,
+        description="Folder on the workers whose files the params of DAGs may name. Left out: none.",
+        examples=["/srv/tagmill/inputs"],
+    )
+    input_max_bytes: int = Field(
+        64 * 1024**2,
+        ge=1,
+        description="Bytes that such a file may have.",
+        examples=[67108864],
+    )
+    shared_session: bool = Field(
+        False,
+        description="Deliver all pipelines that have a cron schedule in one Spark session: by the DAG "
+        "`deliver_all`, whose runs deliver those that are due. Their own DAGs `deliver_<pipeline>` are for a person.",
+        examples=[True],
+    )
+
+    def of(self, own: DagSettings) -> DagSettings:
+        """Return the settings of a pipeline's DAGs: its own keys, and these for the rest."""
+        shared = {name: getattr(self, name) for name in DagSettings.model_fields}
+        return DagSettings(**shared | {name: getattr(own, name) for name in own.model_fields_set})
