@@ -25,6 +25,7 @@ from cassandra import (
     RequestExecutionException,
     Unauthorized,
     Unavailable,
+    UnresolvableContactPoints,
     WriteFailure,
     WriteTimeout,
 )
@@ -101,17 +102,23 @@ class Cassandra:
             serial_consistency_level=ConsistencyLevel.SERIAL,
             request_timeout=settings.request_timeout_seconds,
         )
-        self.cluster = Cluster(
-            settings.hosts,
-            port=settings.port,
-            auth_provider=_auth(settings),
-            ssl_context=_tls(settings),
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            reconnection_policy=RECONNECT,
-            compression=compression,
-            connect_timeout=settings.connect_timeout_seconds,
-            control_connection_timeout=settings.connect_timeout_seconds,
-        )
+        try:
+            self.cluster = Cluster(
+                settings.hosts,
+                port=settings.port,
+                auth_provider=_auth(settings),
+                ssl_context=_tls(settings),
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                reconnection_policy=RECONNECT,
+                compression=compression,
+                connect_timeout=settings.connect_timeout_seconds,
+                control_connection_timeout=settings.connect_timeout_seconds,
+            )
+        except UnresolvableContactPoints:
+            raise ConfigurationError(
+                f"{self.where}: no host has an address. Nothing was done; correct cassandra.hosts, or the "
+                "name service"
+            ) from None
         self.cluster.protocol_version = NEWEST_PROTOCOL
         self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
         self._reads_at = consistency
@@ -119,7 +126,8 @@ class Cassandra:
             self.session: Session = self.cluster.connect()
         except NoHostAvailable as error:
             self.cluster.shutdown()
-            raise _connect_error(settings, self.where, error) from None
+            datacenters = {host.datacenter for host in self.cluster.metadata.all_hosts() if host.datacenter}
+            raise _connect_error(settings, self.where, error, datacenters) from None
         except DriverException as error:
             self.cluster.shutdown()
             raise StoreUnavailable(f"{self.where}: {error}") from None
@@ -435,7 +443,17 @@ def _brief(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _connect_error(settings: CassandraSettings, where: str, error: NoHostAvailable) -> TagmillError:
+def _connect_error(
+    settings: CassandraSettings, where: str, error: NoHostAvailable, datacenters: Collection[str]
+) -> TagmillError:
+    """Return the error that says why no session could be made; `datacenters`: those of the nodes that have
+    answered.
+    """
+    if datacenters and settings.local_datacenter not in datacenters:
+        return ConfigurationError(
+            f"{where} has no datacenter {settings.local_datacenter} (there: "
+            f"{', '.join(sorted(datacenters))}). Nothing was done; correct cassandra.local_datacenter"
+        )
     if settings.tls:
         for host in settings.hosts:
             address = (host, settings.port)

@@ -12,6 +12,7 @@ from tagmill.cli import (
     cleanup,
     deadletters,
     dedup,
+    doctor,
     erase,
     events,
     interventions,
@@ -50,6 +51,7 @@ app.add_typer(interventions.holds, name="holds")
 app.add_typer(interventions.progress, name="progress")
 app.add_typer(interventions.batches, name="batches")
 app.add_typer(ledger.app, name="ledger")
+app.command()(doctor.doctor)
 app.command()(status.status)
 app.command()(status.check)
 app.command()(status.runs)

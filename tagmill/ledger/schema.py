@@ -21,6 +21,9 @@ from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_tables import JournalViews
 
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
+# A statement of schema/cassandra: a table with one column a line.
+CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS [^.]+\.(?P<table>\w+) \((?P<columns>.*)\)", re.DOTALL)
+COLUMN = re.compile(r'^\s*"?(?!PRIMARY KEY)(\w+)"? (.+?)(?: PRIMARY KEY)?,?$', re.MULTILINE)
 
 
 def apply(settings: Settings) -> list[str]:
@@ -49,6 +52,13 @@ def apply(settings: Settings) -> list[str]:
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
             done.extend(clickhouse.ttl_warnings(pipeline.destination, pipeline.destination_retention_days))
     return done
+
+
+def ledger_tables(ledger_keyspace: str) -> dict[str, dict[str, str]]:
+    """Return the columns, with their types, of each table that `apply` creates in the ledger's keyspace."""
+    values = {"ledger": identifiers.cql(ledger_keyspace), "replication": "{}"}
+    created = filter(None, map(CREATED.search, statements("cassandra", values)))
+    return {made["table"]: dict(COLUMN.findall(made["columns"])) for made in created}
 
 
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
