@@ -115,9 +115,9 @@ class Cassandra:
                 control_connection_timeout=settings.connect_timeout_seconds,
             )
         except UnresolvableContactPoints:
-            raise ConfigurationError(
-                f"{self.where}: no host has an address. Nothing was done; correct cassandra.hosts, or the "
-                "name service"
+            raise StoreUnavailable(
+                f"{self.where}: no host has an address. Nothing was done; correct cassandra.hosts, or try "
+                "again once the name service answers"
             ) from None
         self.cluster.protocol_version = NEWEST_PROTOCOL
         self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}

@@ -4,6 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.query import SimpleStatement
+
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.doctor import network, replication
@@ -20,16 +23,20 @@ from tagmill.doctor.model import (
     wrong,
 )
 from tagmill.doctor.replication import Nodes
-from tagmill.doctor.rights import Wanted, ask, may_create_keyspaces
+from tagmill.doctor.rights import Wanted, ask, may_create_keyspaces, may_create_tables
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import TagmillError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.kafka_journal.tables import TABLES as KAFKA_JOURNAL_TABLES
 from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.ledger.preconditions import check_journal
+from tagmill.ledger.same_tables import require_same_tables
 from tagmill.ledger.schema import ledger_tables
 
+# Partitions of a view that are looked at, and buckets that tell a coarser size.
+BUCKETS_SEEN, BUCKETS_TOLD = 100, 10
 # The first release with all that Tagmill asks for (system_views).
 OLDEST_MAJOR = 4
 APPLY = "tagmill schema apply"
@@ -80,10 +87,10 @@ def examine(scope: Scope, cassandra: Cassandra | None) -> Checked[bool]:
 def _names(scope: Scope) -> Iterator[str]:
     ledger = scope.settings.cassandra.ledger_keyspace
     yield from (f"keyspace {ledger}: replication", "ledger schema", f"keyspace {ledger}: rights")
-    for name, configured in scope.views.items():
-        yield f"keyspace {configured.keyspace}: replication"
-        yield f"pipeline {name}: journal"
-        yield f"pipeline {name}: rights"
+    for name in scope.views:
+        yield from (
+            f"pipeline {name}: {check}" for check in ("replication", "journal", "bucket size", "rights")
+        )
     for keyspace in scope.journal_keyspaces:
         yield from (f"keyspace {keyspace}: {check}" for check in ("replication", "tables", "rights"))
 
@@ -125,8 +132,9 @@ def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return False
     options = _replication(cassandra, keyspace)
+    check = f"keyspace {keyspace}: replication"
     yield replication.judge_ledger(keyspace, options, nodes) or replication.judge(
-        keyspace, options, configured.own_consistency, "cassandra.read_consistency", nodes
+        check, keyspace, options, configured.own_consistency, "cassandra.read_consistency", nodes
     )
     wanted = ledger_tables(keyspace)
     tables = [table for table in wanted if table not in metadata.tables]
@@ -143,7 +151,9 @@ def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
             for kind, names in (("table", tables), ("column", columns))
             if names
         ]
-        cures = [*([APPLY] if tables else []), *columns.values()]
+        first = next((table for table in wanted if table not in tables), None)
+        grant = may_create_tables(cassandra, keyspace, first) if tables and first else ""
+        cures = [*([grant] if grant else []), *([APPLY] if tables else []), *columns.values()]
         yield wrong("ledger schema", f"keyspace {keyspace} has {' and '.join(lacking)}", "; ".join(cures))
     else:
         yield fine("ledger schema", f"{len(wanted)} tables in keyspace {keyspace}")
@@ -167,17 +177,24 @@ def _replication(cassandra: Cassandra, keyspace: str) -> dict[str, str]:
 def _journal(
     scope: Scope, cassandra: Cassandra, nodes: Nodes, name: str, configured: PipelineSettings, *, ledger: bool
 ) -> Findings:
-    check, rights, keyspace = f"pipeline {name}: journal", f"pipeline {name}: rights", configured.keyspace
+    keyspace = configured.keyspace
+    check, rights, of_replicas = (f"pipeline {name}: {one}" for one in ("journal", "rights", "replication"))
     metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
     if metadata is None:
-        yield not_checked(f"keyspace {keyspace}: replication", "the keyspace does not exist")
+        yield not_checked(of_replicas, f"keyspace {keyspace} does not exist")
         yield wrong(check, f"keyspace {keyspace} does not exist", f"correct pipelines.{name}.keyspace")
-        yield not_checked(rights, f"keyspace {keyspace} does not exist")
+        for other in (f"pipeline {name}: bucket size", rights):
+            yield not_checked(other, f"keyspace {keyspace} does not exist")
         return
     consistency = scope.settings.cassandra.read_consistency
     options = _replication(cassandra, keyspace)
-    yield replication.judge(keyspace, options, consistency, "cassandra.read_consistency", nodes)
-    yield _journal_tables(scope, cassandra, name, configured, ledger=ledger)
+    yield replication.judge(of_replicas, keyspace, options, consistency, "cassandra.read_consistency", nodes)
+    tables = _journal_tables(scope, cassandra, name, configured, ledger=ledger)
+    yield tables
+    if tables.level is Level.WRONG:
+        yield not_checked(f"pipeline {name}: bucket size", "the journal is not as it should be")
+    else:
+        yield _buckets(cassandra, name, configured)
     known = metadata.tables
     journal = configured.journal
     read = (journal.view, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES)
@@ -219,9 +236,38 @@ def _journal_tables(
         return not_checked(check, "the ledger is not complete, or can't be read")
     try:
         check_journal(cassandra, scope.settings, name)
+        require_same_tables(scope.settings, cassandra, name)
     except TagmillError as error:
         return wrong(check, said_of(error), f"correct pipelines.{name}, or finish what is under way")
     return fine(check, f"view {configured.keyspace}.{configured.view}")
+
+
+def _buckets(cassandra: Cassandra, name: str, configured: PipelineSettings) -> Finding:
+    """Compare the configured bucket size with some buckets of the view."""
+    check, size = f"pipeline {name}: bucket size", configured.bucket_size
+    table = configured.journal.cql(configured.view_table)
+    query = SimpleStatement(
+        f"SELECT DISTINCT tag_name, timebucket FROM {table} LIMIT {BUCKETS_SEEN}",
+        consistency_level=ConsistencyLevel.ONE,
+    )
+    try:
+        rows = cassandra.session.execute(query, timeout=cassandra.settings.connect_timeout_seconds)
+    except DriverException as error:
+        return not_checked(check, said_of(error))
+    buckets = {row.timebucket for row in rows}
+    fitting = [one for one in BucketSize if all(bucket % one.milliseconds == 0 for bucket in buckets)]
+    cure = f"set pipelines.{name}.bucket_size to the application's events-by-tag.bucket-size"
+    if not buckets:
+        return not_checked(check, "the view is empty", cure)
+    if size not in fitting:
+        return wrong(check, f"the view has buckets that don't begin with a {size.value}", cure)
+    coarsest = fitting[0]
+    if coarsest is not size and len(buckets) >= BUCKETS_TOLD:
+        said = (
+            f"{len(buckets)} buckets all begin with a {coarsest.value}, the configuration says {size.value}"
+        )
+        return warning(check, said, cure)
+    return fine(check, f"{size.value} fits {len(buckets)} buckets")
 
 
 def _kafka_journal(
@@ -248,7 +294,8 @@ def _kafka_journal(
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return
     options, own = _replication(cassandra, keyspace), scope.settings.cassandra.own_consistency
-    yield replication.judge(keyspace, options, own, "cassandra.read_consistency", nodes)
+    check = f"keyspace {keyspace}: replication"
+    yield replication.judge(check, keyspace, options, own, "cassandra.read_consistency", nodes)
     try:
         if KafkaJournalTables(cassandra, keyspace).there():
             yield fine(tables, ", ".join(KAFKA_JOURNAL_TABLES))

@@ -4,10 +4,14 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from tagmill.cassandra.client import Cassandra
+from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import CONFIG_VARIABLE, Settings
 from tagmill.doctor import airflow, cassandra, clickhouse, clocks, executors, kafka, machine
 from tagmill.doctor.model import Checked, Findings, Scope, fine, not_checked, said_of, warning, wrong
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, TagmillError
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.ledger_comparison import destination_ahead
 
 # What can't be examined without a configuration.
 OF_CONFIGURATION = ("cassandra", "clickhouse", "kafka", "clocks", "jars", "storage root", "temporary files")
@@ -59,6 +63,26 @@ def _configuration(file: Path) -> Checked[Settings | None]:
     return settings
 
 
+def _histories(scope: Scope, store: Cassandra | None, destination: ClickHouse | None) -> Findings:
+    """Check that ClickHouse has no batches of which the ledger does not know; `store`: with a ledger."""
+    for name in scope.delivering:
+        check = f"pipeline {name}: history"
+        if store is None or destination is None:
+            yield not_checked(check, "the ledger or ClickHouse can't be read")
+            continue
+        try:
+            ahead = destination_ahead(
+                scope.settings, Ledger(scope.settings.cassandra, store), destination, name
+            )
+        except TagmillError as error:
+            yield not_checked(check, said_of(error))
+            continue
+        if ahead:
+            yield wrong(check, ahead, f"tagmill ledger restore -p {name} --dry-run")
+        else:
+            yield fine(check, "ClickHouse has no batch that the ledger does not know")
+
+
 def _stores(scope: Scope, opened: ExitStack) -> Checked[bool]:
     """Check the servers that the pipelines use; return whether the ledger can be used."""
     store = yield from cassandra.connect(scope)
@@ -71,6 +95,7 @@ def _stores(scope: Scope, opened: ExitStack) -> Checked[bool]:
         if destination is not None:
             opened.enter_context(destination)
         yield from clickhouse.examine(scope, destination)
+        yield from _histories(scope, store if has_ledger else None, destination)
     yield clocks.examine(scope.settings, store, destination)
     if scope.reading_kafka:
         yield from kafka.examine(scope)

@@ -14,7 +14,8 @@ CHECKS = ("executors", "executors: storage root", "executors: cassandra")
 CURE = "give executors this package and its Python (docs/clusters.md, Where Spark runs)"
 # What Spark says where the minor version of an executor's Python is another one.
 OTHER_PYTHON = ("PYTHON_VERSION_MISMATCH", "Python in worker has different version")
-TASKS = 4
+# Tasks at most: as many as run at once reach all executors of a small cluster.
+MOST_TASKS = 64
 
 
 def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Findings:
@@ -45,7 +46,8 @@ def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Finding
 def _of_workers(spark: Any, root: str) -> Findings:
     """Run Python on executors."""
     try:
-        tasks = spark.sparkContext.parallelize([root] * TASKS, TASKS)
+        count = min(spark.sparkContext.defaultParallelism, MOST_TASKS)
+        tasks = spark.sparkContext.parallelize([root] * count, count)
         told = sorted(set(tasks.mapPartitions(_look).collect()))
     except Exception as error:
         yield _failed(error)

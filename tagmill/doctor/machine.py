@@ -111,14 +111,15 @@ def _spark() -> Finding:
 def _jars(settings: Settings) -> Finding:
     check = "jars"
     try:
-        jars = [name.rpartition("/")[2] for name in spark_conf(settings).get("spark.jars", "").split(",")]
+        conf = spark_conf(settings)
     except TagmillError as error:
         return wrong(check, said_of(error), "correct spark.jars, or run bin/setup")
+    jars = [name for key in ("spark.jars", "spark.jars.packages") for name in conf.get(key, "").split(",")]
     needed = ("spark-cassandra-connector", "spark-sql-kafka")
-    if missing := [name for name in needed if not any(jar.startswith(name) for jar in jars)]:
+    if missing := [name for name in needed if not any(name in jar.rpartition("/")[2] for jar in jars)]:
         said = f"{settings.spark.jars} has no jar of {' and of '.join(missing)}"
         return wrong(check, said, "bin/setup fetches the jars; correct spark.jars")
-    return fine(check, f"{len(jars)} in {settings.spark.jars}")
+    return fine(check, f"{len(list(filter(None, jars)))}, with {' and '.join(needed)}")
 
 
 def _storage(settings: Settings) -> Finding:

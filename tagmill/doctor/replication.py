@@ -53,26 +53,31 @@ def _factor(text: str) -> int:
     return int(text.partition("/")[0])
 
 
-def judge(keyspace: str, options: Mapping[str, str], consistency: str, key: str, nodes: Nodes) -> Finding:
+def judge(
+    check: str, keyspace: str, options: Mapping[str, str], consistency: str, key: str, nodes: Nodes
+) -> Finding:
     """Return the finding for a keyspace.
 
     Args:
+        check: name of the check.
         keyspace: its name.
         options: its replication map.
         consistency: of the reads.
         key: of the configuration that sets it.
         nodes: of the cluster.
     """
-    check, replicas = f"keyspace {keyspace}: replication", Replicas.of(options, nodes)
+    replicas = Replicas.of(options, nodes)
     here, local = replicas.by_datacenter.get(nodes.local, 0), nodes.local
     alter = f"ALTER KEYSPACE {keyspace} WITH replication = …"
     if not here:
         others = ", ".join(name for name, factor in replicas.by_datacenter.items() if factor) or "none"
         cure = f"correct cassandra.local_datacenter, or {alter}"
-        return wrong(check, f"no replica in datacenter {local} (replicas in: {others})", cure)
+        return wrong(
+            check, f"keyspace {keyspace} has no replica in datacenter {local} (replicas in: {others})", cure
+        )
     needed = replicas.needed(consistency, local)
     in_reach = here if "LOCAL" in consistency or consistency == "EACH_QUORUM" else replicas.total
-    said = f"{here} replicas in {local}, reads at {consistency} need {needed}"
+    said = f"keyspace {keyspace} has {here} replicas in {local}, reads at {consistency} need {needed}"
     if needed > in_reach:
         return wrong(check, said, f'set {key} = "LOCAL_QUORUM", or {alter}')
     up = nodes.up.get(local, 0) if in_reach == here else sum(nodes.up.values())
@@ -84,7 +89,7 @@ def judge(keyspace: str, options: Mapping[str, str], consistency: str, key: str,
     if replicas.strategy == "SimpleStrategy" and len(nodes.all) > 1:
         return warning(
             check,
-            f"SimpleStrategy in {len(nodes.all)} datacenters: quorums of one datacenter don't overlap",
+            f"keyspace {keyspace} has SimpleStrategy in {len(nodes.all)} datacenters: quorums of one datacenter don't overlap",
             f"{alter} with NetworkTopologyStrategy",
         )
     return fine(check, said)

@@ -77,13 +77,25 @@ def may_create_keyspaces(cassandra: Cassandra) -> str:
         "CREATE KEYSPACE IF NOT EXISTS system WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
+    return _grant_for(cassandra, text, "ALL KEYSPACES")
+
+
+def may_create_tables(cassandra: Cassandra, keyspace: str, existing: str) -> str:
+    """Return the statement that grants the right to create tables in a keyspace; "" if the user has it.
+
+    `existing`: a table that exists, so that nothing is created.
+    """
+    text = f"CREATE TABLE IF NOT EXISTS {identifiers.cql_table(keyspace, existing)} (k text PRIMARY KEY)"
+    return _grant_for(cassandra, text, f"KEYSPACE {identifiers.cql(keyspace)}")
+
+
+def _grant_for(cassandra: Cassandra, text: str, resource: str) -> str:
+    """Send a statement that changes nothing; return what grants CREATE on a resource, "" if it is granted."""
     try:
         cassandra.session.execute(SimpleStatement(text), timeout=cassandra.settings.connect_timeout_seconds)
     except Unauthorized as error:
         named = missing_right(str(error))
-        return (
-            f'GRANT CREATE ON ALL KEYSPACES TO "{named.user}"' if named else "grant CREATE ON ALL KEYSPACES"
-        )
+        return f'GRANT CREATE ON {resource} TO "{named.user if named else "…"}"'
     except DriverException:
         return ""
     return ""

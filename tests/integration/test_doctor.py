@@ -183,6 +183,9 @@ def test_schema_not_applied_is_found(patient: Patient) -> None:
             f'ledger_keyspace = "{patient.name}_ledger"': 'ledger_keyspace = "nowhere"\n'
             'read_consistency = "THREE"\n'
             'replication = { class = "NetworkTopologyStrategy", west = 3 }',
+            "[pipelines.products]": f'[pipelines.carts]\nkind = "kafka_journal"\nkeyspace = "no_carts"\n'
+            f'topics = ["{patient.name}"]\n[pipelines.carts_sent]\nkind = "kafka_journal_events"\n'
+            f'keyspace = "{patient.name}"\ndestination = "{patient.name}_carts"\n[pipelines.products]',
             f'destination = "{patient.name}"': f'destination = "{patient.name}_not"\nmessages_table = "nothing"',
         }
     )
@@ -194,13 +197,39 @@ def test_schema_not_applied_is_found(patient: Patient) -> None:
                 "cassandra.replication",
             ),
             "ledger schema": ("keyspace nowhere does not exist", "tagmill schema apply"),
-            f"keyspace {patient.name}: replication": ("reads at THREE need 3", "LOCAL_QUORUM"),
+            "pipeline orders: replication": ("reads at THREE need 3", "LOCAL_QUORUM"),
             "pipeline orders: journal": ("no table nothing", "pipelines.orders.messages_table"),
+            "keyspace no_carts: replication": ("names west", "cassandra.replication"),
+            f"keyspace {patient.name}: tables": ("tables are missing", "replicate first"),
+            "pipeline carts_sent: destination": (f"no table {patient.name}_carts", "tagmill schema apply"),
             "pipeline orders: destination": (f"no table {patient.name}_not", "tagmill schema apply"),
         },
     )
+    assert found["keyspace no_carts: tables"]["cure"] == "the first replication creates it"
     found = patient.examined(change={f'keyspace = "{patient.name}"': 'keyspace = "nowhere"'})
     is_wrong(found, {"pipeline orders: journal": ("does not exist", "pipelines.orders.keyspace")})
+
+
+def test_wrong_bucket_size_and_lost_history_are_found(patient: Patient) -> None:
+    """Find buckets that are shorter than configured, and a batch of which the ledger does not know."""
+    sent = f"`{patient.name}_batches`"
+    patient.stack.client().command(
+        f"INSERT INTO {sent} (run, number, batch_id, tag) VALUES (7, 1, generateUUIDv4(), 't')"
+    )
+    size = Case(CASE).expected["bucket"]
+    assert size != "Day"
+    found = patient.examined("-p", "orders", change={f'bucket_size = "{size}"': 'bucket_size = "Day"'})
+    is_wrong(
+        found,
+        {
+            "pipeline orders: bucket size": ("don't begin with a Day", "pipelines.orders.bucket_size"),
+            "pipeline orders: history": (
+                "has batches of run 7",
+                "tagmill ledger restore -p orders --dry-run",
+            ),
+        },
+    )
+    patient.stack.client().command(f"TRUNCATE TABLE {sent}")
 
 
 def test_old_ledger_is_found(patient: Patient) -> None:

@@ -206,6 +206,10 @@ def test_doctor_names_rights_whose_grants_cure(guarded, monkeypatch) -> None:
     assert f'GRANT MODIFY ON "{keyspace}"."tag_views" TO "{WORKER}"' in wrong[f"{pipeline}: rights"]
     for grant in "; ".join(wrong.values()).split("; "):
         guarded.session.execute(grant)
+    guarded.session.execute(f"DROP TABLE {ledger}.attempts", timeout=60)
+    cure = examined(file)["ledger schema"]["cure"]
+    assert cure == f'GRANT CREATE ON KEYSPACE "{ledger}" TO "{WORKER}"; tagmill schema apply'
+    applied(settings)
     found = examined(file)
     assert not [one for one in found.values() if one["level"] == "wrong"], found
     assert rows(guarded, keyspace, "tag_views") == before

@@ -46,7 +46,7 @@ def by_name(**factors: int) -> dict[str, str]:
     ],
 )
 def test_consistency_is_judged_by_replicas(options, consistency, nodes, level, words) -> None:
-    found = judge("orders", options, consistency, KEY, nodes)
+    found = judge("a check", "orders", options, consistency, KEY, nodes)
     assert (found.level, words in found.said) == (level, True), found
     assert bool(found.cure) == (level is not Level.FINE)
 
