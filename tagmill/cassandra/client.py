@@ -27,6 +27,7 @@ from cassandra import (
     RequestExecutionException,
     Unauthorized,
     Unavailable,
+    UnresolvableContactPoints,
     WriteFailure,
     WriteTimeout,
 )
@@ -476,18 +477,24 @@ def _cluster(
         serial_consistency_level=ConsistencyLevel.SERIAL,
         request_timeout=settings.request_timeout_seconds,
     )
-    cluster = Cluster(
-        settings.hosts,
-        port=settings.port,
-        auth_provider=_auth(settings),
-        ssl_context=_tls(settings),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        reconnection_policy=RECONNECT,
-        compression=compression,
-        connect_timeout=settings.connect_timeout_seconds,
-        control_connection_timeout=settings.connect_timeout_seconds,
-        schema_metadata_enabled=False,
-    )
+    try:
+        cluster = Cluster(
+            settings.hosts,
+            port=settings.port,
+            auth_provider=_auth(settings),
+            ssl_context=_tls(settings),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            reconnection_policy=RECONNECT,
+            compression=compression,
+            connect_timeout=settings.connect_timeout_seconds,
+            control_connection_timeout=settings.connect_timeout_seconds,
+            schema_metadata_enabled=False,
+        )
+    except UnresolvableContactPoints:
+        raise StoreUnavailable(
+            f"Cassandra at {', '.join(settings.hosts)}:{settings.port}: no host has an address. Nothing was done; "
+            "correct cassandra.hosts, or try again once the name service answers"
+        ) from None
     cluster.protocol_version = NEWEST_PROTOCOL
     return cluster
 
@@ -498,7 +505,8 @@ def _connect(cluster: Cluster, settings: CassandraSettings, where: str) -> Sessi
         return cluster.connect()
     except NoHostAvailable as error:
         cluster.shutdown()
-        raise _connect_error(settings, where, error) from None
+        datacenters = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+        raise _connect_error(settings, where, error, datacenters) from None
     except DriverException as error:
         cluster.shutdown()
         raise StoreUnavailable(f"{where}: {error}") from None
@@ -586,7 +594,17 @@ def _brief(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _connect_error(settings: CassandraSettings, where: str, error: NoHostAvailable) -> TagmillError:
+def _connect_error(
+    settings: CassandraSettings, where: str, error: NoHostAvailable, datacenters: Collection[str]
+) -> TagmillError:
+    """Return the error that says why no session could be made; `datacenters`: those of the nodes that have
+    answered.
+    """
+    if datacenters and settings.local_datacenter not in datacenters:
+        return ConfigurationError(
+            f"{where} has no datacenter {settings.local_datacenter} (there: "
+            f"{', '.join(sorted(datacenters))}). Nothing was done; correct cassandra.local_datacenter"
+        )
     if settings.tls:
         for host in settings.hosts:
             address = (host, settings.port)

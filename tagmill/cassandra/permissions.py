@@ -8,10 +8,11 @@ MISSING = re.compile(r"User (?P<user>\S+) has no (?P<right>[A-Z_]+) permission o
 
 
 class MissingRight(NamedTuple):
-    """A missing permission (`said`), and the statement that grants it (`way_out`)."""
+    """A missing permission (`said`), the statement that grants it (`way_out`), and the user who lacks it."""
 
     said: str
     way_out: str
+    user: str
 
 
 def missing_right(text: str) -> MissingRight | None:
@@ -23,4 +24,5 @@ def missing_right(text: str) -> MissingRight | None:
     return MissingRight(
         f"user {user} has no {right} permission on {resource}",
         f'Grant it (GRANT {right} ON {resource} TO "{user}")',
+        user,
     )

@@ -13,6 +13,7 @@ from tagmill.cli import (
     config,
     deadletters,
     dedup,
+    doctor,
     erase,
     events,
     explain,
@@ -57,6 +58,7 @@ app.add_typer(interventions.batches, name="batches")
 app.add_typer(ledger.app, name="ledger")
 app.command()(init.init)
 app.command()(explain.explain)
+app.command()(doctor.doctor)
 app.command()(status.status)
 app.command()(status.check)
 app.command()(status.runs)

@@ -116,6 +116,24 @@ class Kafka:
         }
         return {name: str(found[name]) for name, both in bits.items() if any(both)}
 
+    def operations(self, topics: Collection[str]) -> dict[str, set[str]]:
+        """Return the operations that the user may do on each topic, such as READ; without an authorizer all
+        of them.
+        """
+        seconds = self.settings.request_timeout_seconds
+        try:
+            asked = self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=seconds, include_authorized_operations=True
+            )
+            return {
+                name: {operation.name for operation in answer.result(seconds).authorized_operations or ()}
+                for name, answer in asked.items()
+            }
+        except KafkaException as error:
+            raise self._explained(error) from None
+        except TimeoutError:
+            raise self._silent() from None
+
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """Return the span of each partition, from the first record that is left to the end of the committed
         ones.

@@ -23,7 +23,9 @@ from tagmill.ledger.view_tables import JournalViews
 from tagmill.package_files import package_folder
 
 FOLDER = package_folder("schema")
-CREATES_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS [^\s.]+\.(\w+) \(")
+# A statement of schema/cassandra: a table with one column a line.
+CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS [^\s.]+\.(?P<table>\w+) \((?P<columns>.*)\)", re.DOTALL)
+COLUMN = re.compile(r'^\s*"?(?!PRIMARY KEY)(\w+)"? (.+?)(?: PRIMARY KEY)?,?$', re.MULTILINE)
 
 
 def apply(settings: Settings) -> list[str]:
@@ -81,16 +83,22 @@ def _ledger(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
 
 def _apply_step(cassandra: Cassandra, keyspace: str, step: Step, values: Mapping[str, str]) -> list[str]:
     """Run a step's statements, but for tables that exist, and return the tables that it created."""
-    metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
-    there, created = set(metadata.tables) if metadata else set(), list[str]()
+    there, created = set(cassandra.tables(keyspace) or ()), list[str]()
     for statement in statements_of(step.file, values):
-        table = CREATES_TABLE.match(statement)
+        table = CREATED.match(statement)
         if table is None:
             cassandra.execute(statement)
-        elif table[1] not in there:
+        elif table["table"] not in there:
             cassandra.execute(statement)
-            created.append(table[1])
+            created.append(table["table"])
     return created
+
+
+def ledger_tables(ledger_keyspace: str) -> dict[str, dict[str, str]]:
+    """Return the columns, with their types, of each table that `apply` creates in the ledger's keyspace."""
+    values = {"ledger": identifiers.cql(ledger_keyspace), "replication": "{}"}
+    created = filter(None, map(CREATED.search, statements("cassandra", values)))
+    return {made["table"]: dict(COLUMN.findall(made["columns"])) for made in created}
 
 
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:

@@ -71,5 +71,5 @@ class SchemaSteps:
             )
 
     def _exist(self) -> bool:
-        metadata = self.cassandra.cluster.metadata.keyspaces.get(self.ledger_keyspace)
+        metadata = self.cassandra.keyspaces.get(self.ledger_keyspace)
         return metadata is not None and self.TABLE in metadata.tables

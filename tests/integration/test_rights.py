@@ -1,5 +1,6 @@
 """A right that Spark lacks is named in one line, and once it is granted the same command does its work."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -168,3 +169,47 @@ def test_delivery_right_missing_is_named_then_delivers(guarded, as_worker, spark
     code, _, said = tagmill(file, "run", "deliver", "--pipeline", pipeline)
     assert code == 0, said
     assert clickhouse_rows(settings, pipeline) == sorted(as_row(row) for row in recorded(CASE, "tag_views"))
+
+
+def examined(file: Path) -> dict[str, dict[str, str]]:
+    """Return what the doctor finds, by its checks; nothing that it says has the password."""
+    code, out, said = tagmill(file, "doctor", "--json")
+    assert PASSWORD not in out + said
+    found = {finding["check"]: finding for finding in json.loads(out)}
+    assert code == (2 if any(one["level"] == "wrong" for one in found.values()) else 0)
+    return found
+
+
+def test_doctor_names_rights_whose_grants_cure(guarded, monkeypatch) -> None:
+    """Find a wrong password and each missing right, and grant what the cures say: then nothing is wrong."""
+    keyspace, ledger = "shop_examined", "examined_ledger"
+    load_case(guarded.session, CASE, keyspace)
+    settings = guarded.settings(keyspace, sections={"cassandra": {"ledger_keyspace": ledger}})
+    file = guarded.factory.file(only(settings))
+    pipeline = f"pipeline {only(settings)}"
+    monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
+    monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", f"not-{PASSWORD}")
+    login = examined(file)["cassandra login"]
+    assert login["level"] == "wrong" and "TAGMILL_CASSANDRA__PASSWORD" in login["cure"]
+    monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
+    found = examined(file)
+    assert found["ledger schema"]["cure"] == "tagmill schema apply"
+    assert found[f"keyspace {ledger}: rights"]["cure"].startswith(
+        f'GRANT CREATE ON ALL KEYSPACES TO "{WORKER}"'
+    )
+    applied(settings)
+    before = rows(guarded, keyspace, "tag_views")
+    found = examined(file)
+    wrong = {check: one["cure"] for check, one in found.items() if one["level"] == "wrong"}
+    assert wrong.keys() == {f"keyspace {ledger}: rights", f"{pipeline}: rights"}
+    assert f'GRANT SELECT ON KEYSPACE "{ledger}" TO "{WORKER}"' in wrong[f"keyspace {ledger}: rights"]
+    assert f'GRANT MODIFY ON "{keyspace}"."tag_views" TO "{WORKER}"' in wrong[f"{pipeline}: rights"]
+    for grant in "; ".join(wrong.values()).split("; "):
+        guarded.session.execute(grant)
+    guarded.session.execute(f"DROP TABLE {ledger}.attempts", timeout=60)
+    cure = examined(file)["ledger schema"]["cure"]
+    assert cure == f'GRANT CREATE ON KEYSPACE "{ledger}" TO "{WORKER}"; tagmill schema apply'
+    applied(settings)
+    found = examined(file)
+    assert not [one for one in found.values() if one["level"] == "wrong"], found
+    assert rows(guarded, keyspace, "tag_views") == before

@@ -2,7 +2,10 @@
 what arrived.
 """
 
+import json
+import os
 import re
+import subprocess
 import time
 from collections import Counter
 
@@ -34,6 +37,24 @@ def run_numbers(stack) -> int:
     return stack.session.execute(
         "SELECT last_run FROM tagmill_by_airflow.pipelines WHERE pipeline = 'orders'"
     ).one()[0]
+
+
+def test_doctor_knows_pools_and_connections(airflow) -> None:
+    """Run the doctor in Airflow's Python: the pools are fine, a misspelt key of a connection is wrong."""
+    misspelt = {"conn_type": "generic", "password": PASSWORDS["cassandra"], "extra": {"tsl": True}}
+    variables = airflow.airflow.environment() | {"AIRFLOW_CONN_TAGMILL_KAFKA": json.dumps(misspelt)}
+    program = airflow.places.airflow_venv / "bin" / "tagmill"
+    command = [str(program), "doctor", "--json", "--pipeline", "orders"]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=240)
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert {check for check, one in found.items() if one["level"] == "wrong"} == {"airflow connections"}, (
+        found
+    )
+    assert found["airflow pools"]["level"] == found["spark-submit"]["level"] == "fine"
+    assert "tagmill_kafka: tsl" in found["airflow connections"]["said"]
+    assert done.returncode == 2 and not [
+        one for one in PASSWORDS.values() if one in done.stdout + done.stderr
+    ]
 
 
 def test_dag_switched_on_delivers_everything_once(stack, delivered):

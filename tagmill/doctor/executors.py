@@ -1,0 +1,99 @@
+"""Run a small Spark job: what executors see of Python, the package, the storage root and Cassandra."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from tagmill.config.settings import Settings
+from tagmill.doctor.machine import own_minor, try_storage
+from tagmill.doctor.model import Finding, Findings, fine, not_checked, said_of, wrong
+from tagmill.errors import TagmillError
+from tagmill.spark.session import spark_session
+
+CHECKS = ("executors", "executors: storage root", "executors: cassandra")
+CURE = "give executors this package and its Python (docs/clusters.md, Where Spark runs)"
+# What Spark says where the minor version of an executor's Python is another one.
+OTHER_PYTHON = ("PYTHON_VERSION_MISMATCH", "Python in worker has different version")
+# Tasks at most: as many as run at once reach all executors of a small cluster.
+MOST_TASKS = 64
+
+
+def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Findings:
+    """Check executors by a job.
+
+    Args:
+        settings: the configuration.
+        can_start: whether this machine has what a job needs.
+        has_ledger: whether the ledger is complete and can be read from here.
+    """
+    if not can_start:
+        for check in CHECKS:
+            yield not_checked(check, "no Spark job can be started here")
+        return
+    try:
+        with spark_session(settings, "doctor") as spark:
+            yield from _of_workers(spark, settings.storage.root)
+            if has_ledger:
+                yield _by_connector(spark, settings.cassandra.ledger_keyspace)
+            else:
+                yield not_checked(CHECKS[2], "the ledger is not complete, or can't be read from here")
+    except TagmillError as error:
+        yield wrong("executors", said_of(error), "correct [spark]")
+        for check in CHECKS[1:]:
+            yield not_checked(check, "the Spark job failed")
+
+
+def _of_workers(spark: Any, root: str) -> Findings:
+    """Run Python on executors."""
+    try:
+        count = min(spark.sparkContext.defaultParallelism, MOST_TASKS)
+        tasks = spark.sparkContext.parallelize([root] * count, count)
+        told = sorted(set(tasks.mapPartitions(_look).collect()))
+    except Exception as error:
+        yield _failed(error)
+        yield not_checked(CHECKS[1], "Python does not run on executors")
+        return
+    hosts = ", ".join(sorted({host for host, _, _ in told}))
+    others = {f"{python} on {host}" for host, python, _ in told if python != own_minor()}
+    if others:
+        yield wrong("executors", f"Python {', '.join(sorted(others))}; here it is {own_minor()}", CURE)
+    else:
+        yield fine("executors", f"Python {own_minor()} on {hosts}")
+    if failed := [f"{host}: {said}" for host, _, said in told if said]:
+        yield wrong(CHECKS[1], "; ".join(failed), "name a storage.root that all machines can write to")
+    else:
+        yield fine(CHECKS[1], f"{root}: written, read and removed a file on {hosts}")
+
+
+def _look(roots: Iterator[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield host and Python of an executor, and why it can't write to the storage root ("" if it can)."""
+    for root in roots:
+        said = ""
+        try:
+            try_storage(root)
+        except Exception as error:  # its text is the finding
+            said = said_of(error)
+        yield socket.gethostname(), own_minor(), said
+
+
+def _failed(error: Exception) -> Finding:
+    text = str(error)
+    if any(words in text for words in OTHER_PYTHON):
+        said = next(line for line in text.splitlines() if any(words in line for words in OTHER_PYTHON))
+        cure = f"set PYSPARK_PYTHON to a Python {own_minor()} on all machines. {CURE}"
+        return wrong("executors", said.rpartition("Error: ")[2].strip(), cure)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = next((line for line in lines if "No module named" in line), lines[-1] if lines else repr(error))
+    return wrong("executors", f"Python does not run on executors: {said[:300]}", CURE)
+
+
+def _by_connector(spark: Any, ledger_keyspace: str) -> Finding:
+    """Look for a row of the ledger, by its key, with Spark's connector."""
+    cure = "correct spark.conf (docs/clusters.md): the connector needs hosts, login and trust store"
+    try:
+        source = spark.read.format("org.apache.spark.sql.cassandra")
+        table = source.options(keyspace=ledger_keyspace, table="pipelines").load()
+        table.where("pipeline = 'tagmill-doctor'").collect()
+    except Exception as error:
+        return wrong(CHECKS[2], f"the connector does not read: {said_of(error)[:300]}", cure)
+    return fine(CHECKS[2], "the connector reads")

@@ -1,0 +1,80 @@
+"""Check Kafka: login, topics and the rights on them."""
+
+from tagmill.config.kafka import KafkaJournalSettings, TopicSettings
+from tagmill.doctor import network
+from tagmill.doctor.model import Findings, Scope, fine, not_checked, said_of, warning, wrong
+from tagmill.errors import TagmillError
+from tagmill.kafka.client import Kafka
+
+# Longest wait for an answer in seconds: a wrong login is answered by silence.
+PATIENCE_SECONDS = 10
+LOGIN_CURE = (
+    "correct kafka.sasl_mechanism, and TAGMILL_KAFKA__USERNAME and TAGMILL_KAFKA__PASSWORD in the environment"
+)
+READING = ("READ", "DESCRIBE")
+
+
+def examine(scope: Scope) -> Findings:
+    """Check the way to Kafka and what each pipeline reads there."""
+    configured = scope.settings.kafka
+    seconds = min(configured.request_timeout_seconds, PATIENCE_SECONDS)
+    way = network.way_to_kafka(configured, seconds)
+    topics: dict[str, int] | None = None
+    if not (yield from network.reach(way)):
+        yield not_checked("kafka login", "no connection to Kafka")
+    elif half := list(network.half_login(way, configured.username, configured.password)):
+        yield from half
+    else:
+        try:
+            kafka = Kafka(configured.model_copy(update={"request_timeout_seconds": seconds}))
+            topics = kafka.topics()
+        except TagmillError as error:
+            yield from network.refused_login(way, error, LOGIN_CURE)
+        else:
+            who = f"as {configured.username}" if configured.sasl_mechanism else "without user name"
+            yield fine("kafka login", f"{who}; {len(topics)} topics")
+            for name, pipeline in scope.reading_kafka.items():
+                yield from _topics(kafka, name, pipeline, topics)
+    if topics is None:
+        for name in scope.reading_kafka:
+            for check in ("topics", "topic rights"):
+                yield not_checked(f"pipeline {name}: {check}", "no connection to Kafka")
+
+
+def _topics(
+    kafka: Kafka, name: str, configured: TopicSettings | KafkaJournalSettings, topics: dict[str, int]
+) -> Findings:
+    check, rights = f"pipeline {name}: topics", f"pipeline {name}: topic rights"
+    prefixes = tuple(configured.topic_prefixes)
+    read = sorted(topic for topic in topics if topic in configured.topics or topic.startswith(prefixes))
+    if missing := [topic for topic in configured.topics if topic not in topics]:
+        said = f"{kafka.where} has no topic {', '.join(missing)} that this user may describe"
+        yield wrong(
+            check, said, f"correct pipelines.{name}.topics, create the topic, or grant Describe on it"
+        )
+    elif not read:
+        said = f"no topic begins with {' or '.join(prefixes)}"
+        yield warning(check, said, f"correct pipelines.{name}.topic_prefixes, or grant Describe")
+    else:
+        yield fine(check, f"{len(read)} topics, {sum(topics[topic] for topic in read)} partitions")
+    if not read:
+        yield not_checked(rights, "there are no topics")
+        return
+    try:
+        allowed = kafka.operations(read)
+        kafka.spans((topic, number) for topic in read for number in range(topics[topic]))
+    except TagmillError as error:
+        yield wrong(rights, said_of(error), "grant Read and Describe on the topics")
+        return
+    lacking = {
+        operation: [topic for topic in read if operation not in allowed[topic]]
+        for operation in (*READING, "WRITE")
+    }
+    if unread := {operation: lacking[operation] for operation in READING if lacking[operation]}:
+        said = "; ".join(f"no {operation} on {', '.join(named)}" for operation, named in unread.items())
+        yield wrong(rights, f"the user has {said}", "grant Read and Describe on these topics (kafka-acls)")
+    elif isinstance(configured, KafkaJournalSettings) and lacking["WRITE"]:
+        said = f"no WRITE on {', '.join(lacking['WRITE'])}, which `kafka-journal purge-expired` needs"
+        yield warning(rights, f"the user has {said}", "grant Write on these topics (kafka-acls)")
+    else:
+        yield fine(rights, ", ".join(READING))

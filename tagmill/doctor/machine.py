@@ -1,0 +1,189 @@
+"""Check this machine: Python, Java, Spark, its jars, and the folders that jobs write to."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from uuid import uuid4
+
+from tagmill.config.settings import Settings
+from tagmill.doctor.model import Checked, Finding, Level, fine, said_of, warning, wrong
+from tagmill.errors import TagmillError
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.session import spark_conf
+
+# Versions of Java that Spark 3.5 is made for.
+JAVA = (8, 11, 17)
+# Seconds for an interpreter or a Java to say its version.
+ANSWER_SECONDS = 10
+# Bytes of the file that is written for a trial, and bytes that a folder should have left.
+TRIAL_BYTES, ROOM_BYTES = 1024**2, 1024**3
+MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+def programs() -> Checked[bool]:
+    """Check Python, Java and Spark; return whether a Spark job can be started here."""
+    found = (_python(), _java(), _spark())
+    yield from found
+    return all(finding.level is not Level.WRONG for finding in found)
+
+
+def files(settings: Settings) -> Checked[bool]:
+    """Check the jars, and the folders that jobs write to; return whether the jars are there."""
+    jars = _jars(settings)
+    yield jars
+    yield _storage(settings)
+    yield _temporary_files(settings)
+    return jars.level is not Level.WRONG
+
+
+def own_minor() -> str:
+    """Return the version of this Python, without its patch level."""
+    return "{}.{}".format(*sys.version_info[:2])
+
+
+def _python() -> Finding:
+    """Compare this Python with the one that Spark's local workers run."""
+    check, other = "python", os.environ.get("PYSPARK_PYTHON")
+    if not other:
+        return fine(check, f"Python {own_minor()} here, and for Spark's workers on this machine")
+    cure = f"unset PYSPARK_PYTHON, or name a Python {own_minor()} with this package"
+    try:
+        said = _output([other, "-c", MINOR])
+    except (OSError, subprocess.SubprocessError) as error:
+        return wrong(check, f"PYSPARK_PYTHON={other} does not run: {said_of(error)}", cure)
+    if said != own_minor():
+        return wrong(check, f"PYSPARK_PYTHON={other} is Python {said}, this one is {own_minor()}", cure)
+    return fine(check, f"Python {said} here and as PYSPARK_PYTHON")
+
+
+def _java() -> Finding:
+    check, home = "java", os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    cure = "install Java 17, and set JAVA_HOME"
+    if java is None:
+        return wrong(check, "there is no java on PATH, and JAVA_HOME is not set", cure)
+    try:
+        said = _output([java, "-version"])
+    except (OSError, subprocess.SubprocessError) as error:
+        return wrong(check, f"{java} does not run: {said_of(error)}", cure)
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None:
+        return wrong(check, f"{java} is no Java: {said[:100]}", cure)
+    major, from_ = int(match[1]), "JAVA_HOME" if home else "PATH"
+    if major < min(JAVA):
+        return wrong(check, f"Java {major} ({from_}: {java}) is too old for Spark", cure)
+    if major not in JAVA:
+        return warning(check, f"Java {major} ({from_}: {java}) is not one that Spark is made for", cure)
+    return fine(check, f"Java {major} ({from_}: {java})")
+
+
+def _output(command: list[str]) -> str:
+    """Return what a command says, on either stream; raises OSError or SubprocessError."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+    return (done.stdout or done.stderr).strip()
+
+
+def _spark() -> Finding:
+    """Look for Spark in this Python; Airflow's starts jobs by a spark-submit of another one."""
+    check = "spark-submit"
+    if find_spec("pyspark") is not None:
+        with suppress(PackageNotFoundError):
+            return fine(check, f"pyspark {version('pyspark')} in this Python")
+    home = os.environ.get("SPARK_HOME")
+    submit = shutil.which("spark-submit") or (home and shutil.which("spark-submit", path=f"{home}/bin"))
+    if submit:
+        return fine(check, f"{submit}; commands that need Spark run in its own Python")
+    return wrong(
+        check,
+        "there is no pyspark in this Python, and no spark-submit on PATH or below SPARK_HOME",
+        "pip install 'tagmill[spark]', or put the spark-submit of that environment on PATH",
+    )
+
+
+def _jars(settings: Settings) -> Finding:
+    check = "jars"
+    try:
+        conf = spark_conf(settings)
+    except TagmillError as error:
+        return wrong(check, said_of(error), "correct spark.jars, or run bin/setup")
+    jars = [name for key in ("spark.jars", "spark.jars.packages") for name in conf.get(key, "").split(",")]
+    needed = ("spark-cassandra-connector", "spark-sql-kafka")
+    if missing := [name for name in needed if not any(name in jar.rpartition("/")[2] for jar in jars)]:
+        said = f"{settings.spark.jars} has no jar of {' and of '.join(missing)}"
+        return wrong(check, said, "bin/setup fetches the jars; correct spark.jars")
+    return fine(check, f"{len(list(filter(None, jars)))}, with {' and '.join(needed)}")
+
+
+def _storage(settings: Settings) -> Finding:
+    check, root = "storage root", settings.storage.root
+    cure = "correct storage.root, its rights, or make room there"
+    try:
+        with _removed_again(root):
+            try_storage(root)
+    except TagmillError as error:
+        return wrong(check, said_of(error), cure)
+    except (OSError, ValueError) as error:  # of a URL that Arrow can't open
+        return wrong(check, f"{root}: {said_of(error)}", cure)
+    return _room(check, root, f"{root}: written, read and removed a file", cure)
+
+
+def try_storage(root: str) -> None:
+    """Write a file below the storage root, read it back and remove it; raises TagmillError."""
+    files, name, content = RunFiles(root), f".doctor-{uuid4().hex}", os.urandom(TRIAL_BYTES)
+    try:
+        files.write(name, content)
+        if files.read(name) != content:
+            raise TagmillError(f"{files.url(name)} has other bytes than were written")
+    finally:
+        with suppress(TagmillError):
+            files.remove(name)
+
+
+@contextmanager
+def _removed_again(root: str) -> Iterator[None]:
+    """Remove the folders of a root that did not exist before."""
+    made = []
+    if "://" not in root:
+        place = Path(root).absolute()
+        while not place.exists():
+            made.append(place)
+            place = place.parent
+    try:
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _room(check: str, folder: str, said: str, cure: str) -> Finding:
+    """Return a warning if the disk of a folder is nearly full."""
+    place = Path(folder)
+    if "://" in folder:
+        return fine(check, said)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < ROOM_BYTES:
+        return warning(check, f"{said}, but only {free // 1024**2} MiB are left", cure)
+    return fine(check, said)
+
+
+def _temporary_files(settings: Settings) -> Finding:
+    check, cure = "temporary files", "set TMPDIR or spark.local.dir to a folder with room"
+    parent = settings.spark.conf.get("spark.local.dir", "").partition(",")[0] or tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryFile(dir=parent) as file:
+            file.write(bytes(TRIAL_BYTES))
+            file.flush()
+    except OSError as error:
+        return wrong(check, f"{parent} can't be written: {error.strerror}", cure)
+    return _room(check, parent, parent, cure)

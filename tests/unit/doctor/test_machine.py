@@ -1,0 +1,98 @@
+"""Java, Python, Spark, jars and folders of this machine, with programs that say what others would."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tagmill.config.settings import Settings
+from tagmill.doctor import machine
+from tagmill.doctor.model import Finding, Level
+
+
+def program(folder: Path, name: str, said: str, status: int = 0) -> Path:
+    """Write a program that says something on standard error, as Java does."""
+    file = folder / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {status}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return file
+
+
+def of(check: str) -> Finding:
+    """Return the finding of a check of programs."""
+    return next(finding for finding in machine.programs() if finding.check == check)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "level", "words"),
+    [
+        ('openjdk version "17.0.11" 2024-04-16', 0, Level.FINE, "Java 17 (JAVA_HOME"),
+        ('java version "1.8.0_392"', 0, Level.FINE, "Java 8"),
+        ('java version "1.7.0_80"', 0, Level.WRONG, "too old"),
+        ('openjdk version "25" 2025-09-16', 0, Level.WARNING, "Java 25"),
+        ("segmentation fault", 1, Level.WRONG, "does not run"),
+        ("hello", 0, Level.WRONG, "is no Java"),
+    ],
+    ids=["17", "8", "7", "25", "broken", "another program"],
+)
+def test_java_is_judged_by_its_version(tmp_path, monkeypatch, said, status, level, words) -> None:
+    program(tmp_path, "java", said, status)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = of("java")
+    assert (found.level, words in found.said) == (level, True), found
+    assert bool(found.cure) == (level is not Level.FINE)
+
+
+def test_missing_java_and_spark_are_wrong(tmp_path, monkeypatch) -> None:
+    for name in ("JAVA_HOME", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+    assert (of("java").level, of("spark-submit").level) == (Level.WRONG, Level.WRONG)
+    program(tmp_path, "spark-submit", "")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert of("spark-submit").level is Level.FINE
+
+
+@pytest.mark.parametrize(
+    ("said", "level"), [(machine.own_minor(), Level.FINE), ("3.99", Level.WRONG)], ids=["same", "other"]
+)
+def test_python_of_workers_must_be_the_same(tmp_path, monkeypatch, said, level) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path, "python", said)))
+    assert of("python").level is level
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nothing"))
+    assert of("python").level is Level.WRONG
+
+
+def test_jars_and_folders_are_tried(tmp_path, monkeypatch) -> None:
+    """Empty and incomplete folders of jars, a root that can't be made, and one that leaves no trace."""
+    jars, root = tmp_path / "jars", tmp_path / "new" / "root"
+    jars.mkdir()
+
+    def levels(place: str) -> dict[str, Level]:
+        made = Settings.model_validate({"spark": {"jars": jars}, "storage": {"root": place}})
+        return {finding.check: finding.level for finding in machine.files(made)}
+
+    monkeypatch.setattr(machine, "ROOM_BYTES", 0)
+    assert levels(str(root)) == {
+        "jars": Level.WRONG,
+        "storage root": Level.FINE,
+        "temporary files": Level.FINE,
+    }
+    assert not root.parent.exists()
+    (jars / "spark-cassandra-connector_2.12-3.5.1.jar").touch()
+    assert levels(os.devnull + "/root") == {
+        "jars": Level.WRONG,
+        "storage root": Level.WRONG,
+        "temporary files": Level.FINE,
+    }
+    (jars / "spark-sql-kafka-0-10_2.12-3.5.7.jar").touch()
+    monkeypatch.setattr(machine, "ROOM_BYTES", 2**62)
+    assert levels(str(root)) == {
+        "jars": Level.FINE,
+        "storage root": Level.WARNING,
+        "temporary files": Level.WARNING,
+    }
+    assert levels("nosuch://bucket/tagmill")["storage root"] is Level.WRONG
