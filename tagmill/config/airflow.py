@@ -11,7 +11,7 @@ ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 class DagSettings(Section):
-    """Keys that a pipeline may have of its own; those that it leaves out are those of `[airflow]`."""
+    """Keys of `[airflow]` that a pipeline may have of its own."""
 
     owner: str = Field("tagmill", min_length=1, description="Owner of the tasks.", examples=["data-platform"])
     tags: list[str] = Field(
@@ -58,6 +58,10 @@ class DagSettings(Section):
         description="Function `module:name` that gets each DAG and may change it, for all that has no key.",
         examples=["our_dags:customize"],
     )
+
+
+class PipelineDagSettings(DagSettings):
+    """How the DAGs of one pipeline differ from those of the others."""
 
 
 class AirflowSettings(DagSettings):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from tagmill.config.airflow import DagSettings
+from tagmill.config.airflow import PipelineDagSettings
 from tagmill.config.base import (
     DeliverySchedule,
     Identifier,
@@ -121,8 +121,8 @@ class KafkaJournalSettings(Section):
         "given back.",
         examples=[120],
     )
-    airflow: DagSettings = Field(
-        default_factory=DagSettings,
+    airflow: PipelineDagSettings = Field(
+        default_factory=PipelineDagSettings,
         description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
         examples=[{"owner": "orders-team"}],
     )
@@ -263,8 +263,8 @@ class ToClickHouse(Section):
         description="Seconds between two inserts into the table, at least.",
         examples=[1],
     )
-    airflow: DagSettings = Field(
-        default_factory=DagSettings,
+    airflow: PipelineDagSettings = Field(
+        default_factory=PipelineDagSettings,
         description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
         examples=[{"owner": "orders-team"}],
     )

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tagmill.config.airflow import AirflowSettings, DagSettings
+from tagmill.config.airflow import AirflowSettings, PipelineDagSettings
 from tagmill.config.base import Section
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
@@ -56,7 +56,7 @@ SECTIONS: dict[str, type[Section]] = {
     "[kafka]": KafkaSettings,
     "[airflow]": AirflowSettings,
     '[pipelines.NAME], kind = "tag_views"': PipelineSettings,
-    "[pipelines.NAME.airflow], of any kind": DagSettings,
+    "[pipelines.NAME.airflow], of any kind": PipelineDagSettings,
     "[pipelines.NAME.quality]": QualitySettings,
     "[pipelines.NAME.cleanup]": CleanupSettings,
     "[[pipelines.NAME.cleanup.other_readers]]": OtherReader,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tagmill.config.airflow import DagSettings
+from tagmill.config.airflow import PipelineDagSettings
 from tagmill.config.base import (
     DeliverySchedule,
     Identifier,
@@ -409,8 +409,8 @@ class PipelineSettings(Section):
         description="What the gate tolerates (a section of its own).",
         examples=[{"max_held_share_percent": 5}],
     )
-    airflow: DagSettings = Field(
-        default_factory=DagSettings,
+    airflow: PipelineDagSettings = Field(
+        default_factory=PipelineDagSettings,
         description="Keys of `[airflow]` that are others for the DAGs of this pipeline.",
         examples=[{"owner": "orders-team"}],
     )

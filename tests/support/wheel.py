@@ -11,15 +11,22 @@ SECONDS = 300
 
 
 def uv(*arguments: str | Path) -> None:
-    """Run uv, which bin/setup has found or installed; fail with what it said."""
+    """Run uv, which bin/setup has found or installed, on what it has in its cache, and with a network only if that
+    is not enough; fail with what it said.
+    """
+    if _ran("--offline", *arguments).returncode != 0:
+        done = _ran(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+
+
+def _ran(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     program = shutil.which("uv") or ROOT / "build" / "uv" / "bin" / "uv"
     environment = {
         name: text for name, text in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")
     }
-    done = subprocess.run(
+    return subprocess.run(
         [program, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS
     )
-    assert done.returncode == 0, f"{arguments}: {done.stderr}"
 
 
 def built_wheel(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from tagmill.config.settings import Settings
 
 UNITS = re.compile(
     r"\b(seconds?|bytes|days|rows|records|events|percent|offsets|partitions|persistence_ids|port|numbers|tags|"
-    r"slices|fields|levels|the same)\b",
+    r"slices|fields|levels|times|the same)\b",
     re.IGNORECASE,
 )
 
