@@ -10,7 +10,7 @@ from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.schema_evolution import fits
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.doctor import network
-from tagmill.doctor.model import Checked, Finding, Findings, Scope, fine, not_checked, said_of, warning, wrong
+from tagmill.doctor.model import Checked, Finding, Scope, fine, not_checked, said_of, warning, wrong
 from tagmill.domain import identifiers
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.errors import ConfigurationError, DestinationDiffers, TagmillError
@@ -48,7 +48,7 @@ def connect(scope: Scope) -> Checked[ClickHouse | None]:
     return clickhouse
 
 
-def examine(scope: Scope, clickhouse: ClickHouse | None) -> Findings:
+def examine(scope: Scope, clickhouse: ClickHouse | None) -> Checked[None]:
     """Check the destinations; without a connection, yield a line for each check."""
     if clickhouse is not None and scope.settings.clickhouse.cluster:
         yield _cluster(clickhouse, scope.settings.clickhouse.cluster)

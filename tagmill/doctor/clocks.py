@@ -2,17 +2,16 @@
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
-from tagmill.doctor.model import Finding, fine, not_checked, said_of, wrong
+from tagmill.doctor.model import Finding, Scope, fine, not_checked, said_of, warning, wrong
 from tagmill.domain import clock
 from tagmill.errors import TagmillError
 
 KEY = "cassandra.max_clock_difference_seconds"
 
 
-def examine(settings: Settings, cassandra: Cassandra | None, clickhouse: ClickHouse | None) -> Finding:
+def examine(scope: Scope, cassandra: Cassandra | None, clickhouse: ClickHouse | None) -> Finding:
     """Return the finding for the clocks of the servers that are connected."""
-    check, limit = "clocks", settings.cassandra.max_clock_difference_seconds
+    check, limit = "clocks", scope.settings.cassandra.max_clock_difference_seconds
     if cassandra is None and clickhouse is None:
         return not_checked(check, "no connection to Cassandra or ClickHouse")
     try:
@@ -25,4 +24,8 @@ def examine(settings: Settings, cassandra: Cassandra | None, clickhouse: ClickHo
         return wrong(check, f"{differing} ({KEY} is {limit:g})", "set the clock (NTP) of that machine")
     furthest = max(abs(reading.ahead).total_seconds() for reading in readings)
     compared = ", ".join(reading.where for reading in readings)
-    return fine(check, f"at most {furthest:.1f} s between this machine and {compared}")
+    said = f"at most {furthest:.1f} s between this machine and {compared}"
+    if cassandra is None or (clickhouse is None and scope.delivering):
+        unread = "Cassandra" if cassandra is None else "ClickHouse"
+        return warning(check, f"{said}; not checked: no connection to {unread}")
+    return fine(check, said)

@@ -8,7 +8,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import CONFIG_VARIABLE, Settings
 from tagmill.doctor import airflow, cassandra, clickhouse, clocks, executors, kafka, machine
-from tagmill.doctor.model import Checked, Findings, Scope, fine, not_checked, said_of, warning, wrong
+from tagmill.doctor.model import Checked, Findings, Scope, T, fine, not_checked, said_of, warning, wrong
 from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.ledger_comparison import destination_ahead
@@ -50,6 +50,15 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
     yield from airflow.examine(place)
 
 
+def guarded(section: str, checks: Checked[T], otherwise: T) -> Checked[T]:
+    """Make checks; an error between them is a finding of the section, and `otherwise` is returned."""
+    try:
+        return (yield from checks)
+    except TagmillError as error:
+        yield wrong(section, said_of(error), f"correct [{section}], then run tagmill doctor again")
+        return otherwise
+
+
 def _configuration(file: Path) -> Checked[Settings | None]:
     try:
         settings = Settings.load(file)
@@ -88,15 +97,15 @@ def _stores(scope: Scope, opened: ExitStack) -> Checked[bool]:
     store = yield from cassandra.connect(scope)
     if store is not None:
         opened.enter_context(store)
-    has_ledger = yield from cassandra.examine(scope, store)
+    has_ledger = yield from guarded("cassandra", cassandra.examine(scope, store), False)
     destination = None
     if scope.delivering:
         destination = yield from clickhouse.connect(scope)
         if destination is not None:
             opened.enter_context(destination)
-        yield from clickhouse.examine(scope, destination)
+        yield from guarded("clickhouse", clickhouse.examine(scope, destination), None)
         yield from _histories(scope, store if has_ledger else None, destination)
-    yield clocks.examine(scope.settings, store, destination)
+    yield clocks.examine(scope, store, destination)
     if scope.reading_kafka:
-        yield from kafka.examine(scope)
+        yield from guarded("kafka", kafka.examine(scope), None)
     return has_ledger

@@ -2,7 +2,7 @@
 
 from tagmill.config.kafka import KafkaJournalSettings, TopicSettings
 from tagmill.doctor import network
-from tagmill.doctor.model import Findings, Scope, fine, not_checked, said_of, warning, wrong
+from tagmill.doctor.model import Checked, Findings, Scope, fine, not_checked, said_of, warning, wrong
 from tagmill.errors import TagmillError
 from tagmill.kafka.client import Kafka
 
@@ -14,7 +14,7 @@ LOGIN_CURE = (
 READING = ("READ", "DESCRIBE")
 
 
-def examine(scope: Scope) -> Findings:
+def examine(scope: Scope) -> Checked[None]:
     """Check the way to Kafka and what each pipeline reads there."""
     configured = scope.settings.kafka
     seconds = min(configured.request_timeout_seconds, PATIENCE_SECONDS)

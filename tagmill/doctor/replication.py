@@ -77,12 +77,12 @@ def judge(
         )
     needed = replicas.needed(consistency, local)
     in_reach = here if "LOCAL" in consistency or consistency == "EACH_QUORUM" else replicas.total
-    said = f"keyspace {keyspace} has {here} replicas in {local}, reads at {consistency} need {needed}"
+    said = f"replicas of keyspace {keyspace} in {local}: {here}; reads at {consistency} need {needed}"
     if needed > in_reach:
         return wrong(check, said, f'set {key} = "LOCAL_QUORUM", or {alter}')
     up = nodes.up.get(local, 0) if in_reach == here else sum(nodes.up.values())
     if needed > up:
-        return wrong(check, f"{said}, and {up} nodes are up", "start the nodes that are down")
+        return wrong(check, f"{said}, nodes that are up: {up}", "start the nodes that are down")
     if needed <= here // 2 and here > 1:
         cure = f'set {key} = "LOCAL_QUORUM", unless the application writes at ALL'
         return warning(check, f"{said}: they overlap only writes at ALL", cure)

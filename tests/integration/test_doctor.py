@@ -174,6 +174,7 @@ def test_wrong_names_are_found(patient: Patient) -> None:
             "jars": ("nowhere", "spark.jars"),
         },
     )
+    assert found["clocks"]["level"] == "warning"
 
 
 def test_schema_not_applied_is_found(patient: Patient) -> None:

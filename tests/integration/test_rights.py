@@ -189,7 +189,9 @@ def test_doctor_names_rights_whose_grants_cure(guarded, monkeypatch) -> None:
     pipeline = f"pipeline {only(settings)}"
     monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", f"not-{PASSWORD}")
-    login = examined(file)["cassandra login"]
+    found = examined(file)
+    login, clocks = found["cassandra login"], found["clocks"]
+    assert clocks["level"] == "warning" and "not checked: no connection to Cassandra" in clocks["said"]
     assert login["level"] == "wrong" and "TAGMILL_CASSANDRA__PASSWORD" in login["cure"]
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
     found = examined(file)

@@ -23,18 +23,18 @@ def by_name(**factors: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("options", "consistency", "nodes", "level", "words"),
     [
-        (simple(1), "LOCAL_QUORUM", ONE_NODE, Level.FINE, "1 replicas in east, reads at LOCAL_QUORUM need 1"),
+        (simple(1), "LOCAL_QUORUM", ONE_NODE, Level.FINE, "orders in east: 1; reads at LOCAL_QUORUM need 1"),
         (simple(1), "ONE", ONE_NODE, Level.FINE, "need 1"),
         (simple(1), "THREE", ONE_NODE, Level.WRONG, "need 3"),
         (by_name(east=3), "LOCAL_QUORUM", THREE_NODES, Level.FINE, "need 2"),
-        (by_name(east=3), "LOCAL_QUORUM", TWO_OF_THREE_DOWN, Level.WRONG, "1 nodes are up"),
+        (by_name(east=3), "LOCAL_QUORUM", TWO_OF_THREE_DOWN, Level.WRONG, "up: 1"),
         (by_name(east=3), "ONE", THREE_NODES, Level.WARNING, "overlap only writes at ALL"),
         (by_name(east=3), "LOCAL_ONE", TWO_OF_THREE_DOWN, Level.WARNING, "overlap only writes at ALL"),
         (by_name(east=3), "ALL", TWO_OF_THREE_DOWN, Level.WRONG, "need 3"),
         (by_name(west=3), "LOCAL_QUORUM", TWO_DATACENTERS, Level.WRONG, "no replica in datacenter east"),
         (by_name(east=3, west=3), "QUORUM", TWO_DATACENTERS, Level.FINE, "need 4"),
         (by_name(east=3, west=3), "EACH_QUORUM", TWO_DATACENTERS, Level.FINE, "need 2"),
-        (by_name(replication_factor=3), "LOCAL_QUORUM", TWO_DATACENTERS, Level.FINE, "3 replicas in east"),
+        (by_name(replication_factor=3), "LOCAL_QUORUM", TWO_DATACENTERS, Level.FINE, "east: 3"),
         (simple(3), "LOCAL_QUORUM", TWO_DATACENTERS, Level.WARNING, "don't overlap"),
         (
             {"class": "NetworkTopologyStrategy", "east": "3/1"},
