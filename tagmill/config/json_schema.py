@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, create_model
 
 from tagmill.config.base import Identifier
+from tagmill.config.environment import SECRETS
 from tagmill.config.kafka import KafkaJournalEventsSettings, KafkaJournalSettings, TopicSettings
-from tagmill.config.settings import KINDS, SECRETS, Settings
+from tagmill.config.settings import KINDS, Settings
 from tagmill.config.tag_views import PipelineSettings
 
 TITLE = "Configuration of Tagmill"

@@ -40,7 +40,7 @@ HEAD = """# Configuration
 
 One TOML file: `--config`, else `$TAGMILL_CONFIG`, else `./tagmill.toml`. `TAGMILL_<SECTION>__<KEY>` in the environment overrides a
 key. Unknown keys are errors. Relative paths count from the folder of the file. User names and passwords come from the environment or from
-Airflow's connections only.
+Airflow's connections only; `TAGMILL_<SECTION>__PASSWORD_FILE` and `…__USERNAME_FILE` name files that hold them.
 
 Each pipeline is a section `[pipelines.NAME]`, and its key `kind` says what it reads. Defaults and examples are written as in TOML.
 

@@ -1,7 +1,7 @@
 """The configuration: one typed model, read from one TOML file and the environment.
 
 `TAGMILL_<SECTION>__<KEY>` in the environment overrides a key of the file; user names and passwords come from
-there only. Unknown keys are errors that name the key.
+there only, or from files that `TAGMILL_<SECTION>__PASSWORD_FILE` and `…__USERNAME_FILE` name. Unknown keys are errors that name the key.
 """
 
 import logging
@@ -21,6 +21,7 @@ from tagmill.config import tls
 from tagmill.config.airflow import AirflowSettings as AirflowSettings
 from tagmill.config.airflow import DagSettings
 from tagmill.config.base import ConnectTimeoutSeconds, Identifier, Password, Section, Tls, TlsCaFile, Username
+from tagmill.config.environment import SECRETS, environment_source
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
     KafkaJournalSettings,
@@ -41,8 +42,6 @@ KINDS = {
     "kafka_journal_events": "kafka_journal_events",
     "topic": "topics",
 }
-# Keys that the environment or an Airflow connection has, never the file.
-SECRETS = ("username", "password")
 # Kinds by the word that an earlier version had for them.
 FORMER_KINDS = {"journal": "kafka_journal_events"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
@@ -365,7 +364,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Let the environment override the file."""
-        return env_settings, init_settings
+        return environment_source(settings_cls), init_settings
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> "Settings":

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
-from pydantic_settings import EnvSettingsSource
 
-from tagmill.config.settings import KINDS, SECRETS, Settings, file_of
+from tagmill.config.environment import FILE, SECRETS, environment_source
+from tagmill.config.settings import KINDS, Settings, file_of
 
 MASK = "****"
 # Names of settings of Spark whose values are secrets, as Spark's own spark.redaction.regex has them.
@@ -35,7 +35,7 @@ def effective(path: str | Path | None) -> list[Value]:
     """Return all keys of the configuration that a command would use; raises ConfigurationError."""
     settings, file = Settings.load(path), file_of(path)
     content = tomllib.loads(file.read_text(encoding="utf-8"))
-    environment = EnvSettingsSource(Settings)()
+    environment = environment_source(Settings)()
     return [
         Value(
             ".".join(key), _masked(key, value), _source(key, value, settings, str(file), content, environment)
@@ -116,5 +116,7 @@ def _has(content: Any, key: Key) -> bool:
 def _variable(key: Key) -> str:
     """Return the variable that sets a key: of its own, or of a section that has it."""
     known = {name.upper(): name for name in os.environ}
-    names = ("TAGMILL_" + "__".join(key[:length]).upper() for length in range(len(key), 0, -1))
+    own = f"TAGMILL_{'__'.join(key).upper()}"
+    above = ("TAGMILL_" + "__".join(key[:length]).upper() for length in range(len(key) - 1, 0, -1))
+    names = (own, f"{own}{FILE.upper()}", *above)
     return next((known[name] for name in names if name in known), "")

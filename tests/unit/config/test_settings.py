@@ -141,6 +141,31 @@ def test_secrets_come_from_the_environment_and_never_show(load) -> None:
     assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
 
 
+def test_secret_in_file_is_read(load, tmp_path: Path) -> None:
+    """A variable names the file; its last line break is none of the secret. The secret itself wins."""
+    file = tmp_path / "password"
+    file.write_text("gé heim\n")
+    settings = load(pipeline(), CASSANDRA__PASSWORD_FILE=str(file), KAFKA__USERNAME_FILE=str(file))
+    assert settings.cassandra.password.get_secret_value() == "gé heim"
+    assert settings.kafka.username == "gé heim"
+    both = {"CASSANDRA__PASSWORD_FILE": str(file), "CASSANDRA__PASSWORD": "other"}
+    assert load(pipeline(), **both).cassandra.password.get_secret_value() == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "No such file"), (b"\xff\xfe", "not a text"), (b"x" * 70_000, "larger than a secret")],
+    ids=["missing", "no text", "large"],
+)
+def test_secret_file_unreadable_is_named(load, tmp_path: Path, content: bytes | None, reason: str) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        load(pipeline(), CLICKHOUSE__PASSWORD_FILE=str(file))
+    assert "TAGMILL_CLICKHOUSE__PASSWORD_FILE" in str(refused.value) and reason in str(refused.value)
+
+
 def test_the_file_is_found_by_the_environment(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(pipeline())
     monkeypatch.setenv("TAGMILL_CONFIG", str(tmp_path / "tagmill.toml"))

@@ -1,0 +1,47 @@
+"""Variables of the environment as Tagmill reads them: a secret may be in a file that a variable names.
+
+`TAGMILL_CASSANDRA__PASSWORD_FILE` stands for `TAGMILL_CASSANDRA__PASSWORD`, and so on. Containers mount secrets
+as files.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from tagmill.errors import ConfigurationError
+
+# Keys that the environment or an Airflow connection has, never the file.
+SECRETS = ("username", "password")
+FILE = "_file"
+# Bytes of a file with a secret; a larger one is another file.
+LARGEST = 64 * 1024
+
+
+def environment_source(settings: type[BaseSettings]) -> EnvSettingsSource:
+    """Return the environment as a source of settings; raises ConfigurationError if a secret's file can't be read."""
+    source = EnvSettingsSource(settings)
+    source.env_vars = _with_files(source.env_vars)
+    return source
+
+
+def _with_files(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Replace variables that name files by those with the content; one that has the secret itself wins."""
+    known = dict(variables)
+    endings = tuple(f"__{secret}{FILE}" for secret in SECRETS)
+    for name in [name for name in known if name.startswith("tagmill_") and name.endswith(endings)]:
+        file = known.pop(name)
+        known.setdefault(name.removesuffix(FILE), _content(name, file or ""))
+    return known
+
+
+def _content(name: str, file: str) -> str:
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            content = stream.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        raise ConfigurationError(f"environment: {name.upper()}: {file} can't be read: {reason}") from None
+    if len(content) > LARGEST:
+        raise ConfigurationError(f"environment: {name.upper()}: {file} is larger than a secret can be")
+    return content.rstrip("\r\n")
