@@ -66,7 +66,7 @@ class AirflowApi:
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
         content = self.call("GET", path)["content"]
         events = [
-            entry.get("event", "")
+            (entry.get("error_detail") or [{}])[0].get("exc_value") or entry.get("event", "")
             for entry in content
             if isinstance(entry, dict) and entry.get("level") in ("error", "critical")
         ]

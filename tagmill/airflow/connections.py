@@ -66,7 +66,10 @@ def spark_environment(settings: Settings, *stores: StoreName) -> dict[str, str]:
         store = getattr(settings, name)
         addresses = {key: getattr(store, key) for key in ADDRESSES if hasattr(store, key)}
         values = {
-            **{key.upper(): json.dumps(value) for key, value in addresses.items()},
+            **{
+                key.upper(): value if isinstance(value, str) else json.dumps(value)
+                for key, value in addresses.items()
+            },
             "SASL_MECHANISM": getattr(store, "sasl_mechanism", None),
             "USERNAME": store.username,
             "PASSWORD": store.password.get_secret_value() if store.password else None,

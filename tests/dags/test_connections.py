@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("airflow")
 
 from tagmill.airflow.connections import load_settings, spark_environment
+from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tests.support.certificates import Authority
 
@@ -21,7 +22,7 @@ def connect(config, monkeypatch):
     return make
 
 
-def test_official_connections_are_understood(connect, tmp_path):
+def test_official_connections_are_understood(connect, tmp_path, monkeypatch):
     """Address, login and TLS of each store come from the connection; the jobs get them by their environment."""
     authority = str(Authority(tmp_path / "authority").file)
     login = {"login": "reader", "password": "s3cr3t"}
@@ -47,11 +48,11 @@ def test_official_connections_are_understood(connect, tmp_path):
     for store in (cassandra, clickhouse, brokers):
         assert (store.username, store.password.get_secret_value()) == ("reader", "s3cr3t")
         assert store.tls and str(store.tls_ca_file) == authority
-    given = spark_environment(settings, "cassandra", "kafka")
-    assert json.loads(given["TAGMILL_CASSANDRA__HOSTS"]) == ["c-1", "c-2"]
-    assert given["TAGMILL_CASSANDRA__PORT"] == "9142"
-    assert json.loads(given["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"]) == ["k-1:9093", "k-2:9093"]
-    assert given["TAGMILL_KAFKA__SASL_MECHANISM"] == "SCRAM-SHA-512"
+    for name, value in spark_environment(settings, "cassandra", "clickhouse", "kafka").items():
+        monkeypatch.setenv(name, value)
+    of_job = Settings.load()
+    for section in ("cassandra", "clickhouse", "kafka"):
+        assert getattr(of_job, section) == getattr(settings, section)
 
 
 def test_addresses_of_the_configuration_hold(config, connect):

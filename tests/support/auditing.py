@@ -14,6 +14,7 @@ from local.cql import write_partitions
 from local.fixtures import CONVERT, TABLES, Case
 from tagmill.audit.audit import audit
 from tagmill.audit.model import AuditReport
+from tagmill.cassandra.client import refresh_schema
 from tagmill.config.settings import Settings
 from tests.support.delivery import OWNER, known_to_spark, only
 
@@ -29,6 +30,7 @@ def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
     """
     for statement in Case(cases[0]).statements(keyspace):
         session.execute(statement)
+    refresh_schema(session.cluster)
     for table in TABLES:
         for case in cases:
             data = Case(case).table(table)

@@ -6,6 +6,8 @@ from typing import Any
 
 from cassandra.cluster import Session
 
+from tagmill.cassandra.client import refresh_schema
+
 Cell = tuple[Any, int | None]
 Copy = dict[str, list[dict[str, Cell]]]
 
@@ -40,6 +42,7 @@ def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -
 
 def create_again(session: Session, keyspace: str, *tables: str) -> None:
     """Drop these tables and create them as they were, empty."""
+    refresh_schema(session.cluster)
     for table in tables:
         statement = session.cluster.metadata.keyspaces[keyspace].tables[table].as_cql_query()
         session.execute(f"DROP TABLE {keyspace}.{table}", timeout=60)
