@@ -88,14 +88,14 @@ def _delivered(config: Path, rows: int) -> Measured:
     return measured
 
 
-def _line(what: str, round_: int, run: Measured) -> dict[str, Any]:
+def _line(case: str, round_: int, run: Measured) -> dict[str, Any]:
     print(
-        f"  {what}: {run.seconds:.1f} s, {run.processor_seconds:.1f} processor seconds, peak "
+        f"  {case}: {run.seconds:.1f} s, {run.processor_seconds:.1f} processor seconds, peak "
         f"{run.peak_mib:,.0f} MiB",
         flush=True,
     )
     return {
-        "what": what,
+        "what": case,
         "round": round_,
         "seconds": run.seconds,
         "peak_mib": run.peak_mib,
