@@ -67,9 +67,11 @@ def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra",
     return stack
 
 
-def config_of(keyspace: str, name: str) -> Path:
-    """Write the configuration of one pipeline over a keyspace of bench.data and return its path; `name` names
-    its table and ledger.
+def config_of(
+    keyspace: str, name: str, pipelines: Sequence[str] = ("bench",), *, class_archive: bool = False
+) -> Path:
+    """Write the configuration of pipelines over a keyspace of bench.data and return its path; `name` names the
+    ledger, and the table of one pipeline or the beginning of several tables' names.
     """
     file = HOME / f"{name}.toml"
     tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
@@ -78,9 +80,14 @@ def config_of(keyspace: str, name: str) -> Path:
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
         f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = '
         f'"{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
-        f'[storage]\nroot = "{HOME}/data-{name}"\n'
-        f'[pipelines.bench]\nkeyspace = "{keyspace}"\nbucket_size = "Hour"\ntags = {tags}\n'
-        f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\n',
+        + (f'class_archive = "{ROOT}/build/spark-classes.jsa"\n' if class_archive else "")
+        + f'[storage]\nroot = "{HOME}/data-{name}"\n'
+        + "".join(
+            f'[pipelines.{pipeline}]\nkeyspace = "{keyspace}"\nbucket_size = "Hour"\ntags = {tags}\n'
+            f'first_time_bucket = "20260101T00:00"\n'
+            f'destination = "{name if len(pipelines) == 1 else f"{name}_{pipeline}"}"\n'
+            for pipeline in pipelines
+        ),
         encoding="utf-8",
     )
     return file

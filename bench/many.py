@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import data
-from bench.deliver import HOME, PORTS, ROOT, stack_up, written
+from bench.deliver import HOME, config_of, stack_up, written
 from bench.measure import Measured, measure, medians
 
 ONE, MANY, LIMIT = "one pipeline", "all pipelines", "limit of one"
@@ -58,22 +57,8 @@ def main() -> None:
 
 
 def _config(rows: int, name: str, pipelines: int) -> Path:
-    """Write the configuration of some pipelines on one view and return its path; `name` names ledger and tables."""
-    file = HOME / f"{name}.toml"
-    tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
-    text = (
-        f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
-        f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = "{ROOT}/build/spark-classes.jsa"\n'
-        f'driver_memory = "1500m"\n[storage]\nroot = "{HOME}/data-{name}"\n'
-    )
-    for number in range(pipelines):
-        text += (
-            f'[pipelines.p{number}]\nkeyspace = "bench_{rows}"\nbucket_size = "Hour"\ntags = {tags}\n'
-            f'first_time_bucket = "20260101T00:00"\ndestination = "{name}_{number}"\n'
-        )
-    file.write_text(text, encoding="utf-8")
-    return file
+    names = [f"p{number}" for number in range(pipelines)]
+    return config_of(f"bench_{rows}", name, names, class_archive=True)
 
 
 def _delivered(config: Path, rows: int) -> Measured:

@@ -17,12 +17,13 @@ from tagmill.cli.shared import (
     Yes,
     confirm_from_now_on,
     decide,
+    deliverable_pipelines,
+    delivering,
     one_line_errors,
     out,
     person,
     settings,
     show,
-    telling,
 )
 from tagmill.cli.verdicts import lines_of
 from tagmill.config.settings import Settings
@@ -99,15 +100,9 @@ def deliver(
 def _deliver_all(configured: Settings, *, as_json: bool) -> None:
     """Deliver each pipeline in one session, show the outcomes, and end with the exit status of the failures."""
     from tagmill.delivery.together import deliver_together, exit_code
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
 
-    pipelines = [*configured.pipelines, *configured.streams]
-    with (
-        telling("all pipelines", "planning") as tell,
-        session_when_asked(configured, "tagmill deliver --all") as spark,
-    ):
-        outcomes = deliver_together(configured, pipelines, owner=this_process(), spark=spark, tell=tell)
+    with delivering(configured, "all pipelines", "tagmill deliver --all") as by:
+        outcomes = deliver_together(configured, deliverable_pipelines(configured, None), **by)
     lines = [{**outcome.as_json(), "outcome": outcome.message.partition(": ")[2]} for outcome in outcomes]
     show(lines, ("pipeline", "runs", "rows", "held", "seconds", "outcome"), as_json=as_json)
     if code := exit_code(outcomes):
@@ -118,23 +113,9 @@ def _deliver_views(
     configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, max_runs: int
 ) -> list[dict[str, Any]]:
     from tagmill.delivery.tag_views.deliver import deliver as deliver_runs
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
 
-    with (
-        telling(pipeline, "planning") as tell,
-        session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
-    ):
-        return deliver_runs(
-            configured,
-            pipeline,
-            owner=this_process(),
-            spark=spark,
-            tell=tell,
-            tags=tags,
-            reread=reread,
-            max_runs=max_runs,
-        )
+    with delivering(configured, pipeline, f"tagmill deliver {pipeline}") as by:
+        return deliver_runs(configured, pipeline, tags=tags, reread=reread, max_runs=max_runs, **by)
 
 
 def _show_runs(configured: Settings, pipeline: str, runs: list[dict[str, Any]], *, as_json: bool) -> None:

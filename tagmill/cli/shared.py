@@ -166,6 +166,22 @@ def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: display.update(task, description=f"{pipeline}: {text}")
 
 
+@contextmanager
+def delivering(configured: Settings, shown: str, job: str) -> Iterator[dict[str, Any]]:
+    """Yield what a delivery takes from its command: `owner`, `spark` and `tell`.
+
+    Args:
+        configured: the configuration.
+        shown: begins the line on the terminal.
+        job: names the Spark session, which begins when it is asked for.
+    """
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
+
+    with telling(shown, "planning") as tell, session_when_asked(configured, job) as spark:
+        yield {"owner": this_process(), "spark": spark, "tell": tell}
+
+
 def show(
     rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None
 ) -> None:

@@ -5,7 +5,7 @@ pipeline of kind topic.
 import json
 from typing import Any
 
-from tagmill.cli.shared import out, show, telling
+from tagmill.cli.shared import delivering, out, show
 from tagmill.config.settings import Settings
 
 COLUMNS = (
@@ -36,23 +36,16 @@ def deliver(
     With `letters`, an unfinished run is finished, then the dead letters are read once.
     """
     from tagmill.delivery.topics.deliver import deliver as deliver_runs
-    from tagmill.ledger.lease import this_process
-    from tagmill.spark.session import session_when_asked
 
-    with (
-        telling(pipeline, "planning") as tell,
-        session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
-    ):
+    with delivering(configured, pipeline, f"tagmill deliver {pipeline}") as by:
         return deliver_runs(
             configured,
             pipeline,
-            owner=this_process(),
-            spark=spark,
-            tell=tell,
             accept_lost=accept_lost,
             recreated=recreated,
             letters=letters,
             max_runs=max_runs,
+            **by,
         )
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
+from tagmill.delivery.draining import Result
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.deliver import deliver as deliver_views
 from tagmill.delivery.topics import steps as topic_steps
@@ -25,7 +26,6 @@ from tagmill.views.build import build, check
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Result = dict[str, Any]
 # Pipelines whose failure may pass are tried so often, behind the others.
 TRIES = 2
 

@@ -2,8 +2,9 @@
 gap.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -105,6 +106,11 @@ class Views:
         self.view = tables.cql(tables.view)
         self.messages = tables.cql(tables.messages)
 
+    @cached_property
+    def _known_tables(self) -> Mapping[str, Any]:
+        """Return the keyspace's tables as they are when a reader first needs them, not anew for each persistence_id."""
+        return self.cassandra.tables(self.keyspace) or {}
+
     def columns(self) -> dict[str, str]:
         """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table
         is missing.
@@ -158,7 +164,7 @@ class Views:
 
     def has_events(self, persistence_id: str) -> bool:
         """Return whether a persistence_id has events in the journal, or had some that were deleted."""
-        there = self.cassandra.keyspaces[self.keyspace].tables
+        there = self._known_tables
         deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
         return bool(
             deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS)
@@ -330,7 +336,7 @@ class Views:
     def _tagged(
         self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int
     ) -> Iterator[JournalEvent]:
-        there = self.cassandra.keyspaces[self.keyspace].tables[self.tables.messages].columns
+        there = self._known_tables[self.tables.messages].columns
         read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
         taken = 0
         for row in self.cassandra.stream(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
+from tagmill.delivery.draining import Result, drain
 from tagmill.delivery.tag_views import steps
 from tagmill.domain.batches.states import RunState
-from tagmill.runs.progress import Tell, pushing
+from tagmill.runs.progress import Tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def deliver(
     tags: list[str] | None = None,
     reread: tuple[str, str] | None = None,
     max_runs: int = 1000,
-) -> list[dict[str, Any]]:
+) -> list[Result]:
     """Finish the open run, deliver all that is new, and return what each run did, with its seconds.
 
     Args:
@@ -40,21 +40,21 @@ def deliver(
 
     Raises the errors of the steps; the runs before are delivered.
     """
-    runs = list[dict[str, Any]]()
-    read = False
-    while len(runs) < max_runs and not read:
-        begun = time.monotonic()
-        planned = steps.plan(settings, pipeline, owner=owner, tags=tags, reread=reread)
-        run, fence = planned["run"], planned["fence"]
-        if run is None:
-            break
+
+    def reading(planned: Result) -> str | None:
+        sealed = planned["state"] != RunState.PLANNED
+        return None if sealed else f"reading and judging {planned['slices'] or ''} slices"
+
+    return drain(
+        settings,
+        pipeline,
+        steps,
+        plan=lambda: steps.plan(settings, pipeline, owner=owner, tags=tags, reread=reread),
+        reading=reading,
         # A run without slices is an earlier one, which is finished first; the range is read by the run after it.
-        read = reread is not None and planned["slices"] > 0
-        if planned["state"] == RunState.PLANNED:
-            tell(f"run {run}: reading and judging {planned['slices'] or ''} slices")
-            steps.seal(settings, pipeline, run, fence, owner=owner, spark=spark())
-        steps.push(settings, pipeline, run, fence, owner=owner, progress=pushing(run, tell))
-        tell(f"run {run}: writing progress")
-        closed = steps.close(settings, pipeline, run, fence, owner=owner)
-        runs.append({**closed, "seconds": round(time.monotonic() - begun, 1)})
-    return runs
+        is_last=lambda planned: reread is not None and planned["slices"] > 0,
+        owner=owner,
+        spark=spark,
+        tell=tell,
+        max_runs=max_runs,
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
+from tagmill.delivery.draining import Result, drain
 from tagmill.delivery.topics import steps
-from tagmill.runs.progress import Tell, pushing
+from tagmill.runs.progress import Tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def deliver(
     recreated: bool = False,
     letters: bool = False,
     max_runs: int = 1000,
-) -> list[dict[str, Any]]:
+) -> list[Result]:
     """Finish the open run, deliver all that is new, and return what each run did, with its seconds.
 
     Args:
@@ -41,19 +41,18 @@ def deliver(
 
     Raises the errors of the steps; the runs before are delivered.
     """
-    runs, read = list[dict[str, Any]](), False
-    while len(runs) < max_runs and not read:
-        begun = time.monotonic()
-        planned = steps.plan(
+    return drain(
+        settings,
+        pipeline,
+        steps,
+        plan=lambda: steps.plan(
             settings, pipeline, owner=owner, accept_lost=accept_lost, recreated=recreated, letters=letters
-        )
-        run, fence = planned["run"], planned["fence"]
-        if run is None:
-            break
-        read = letters and planned["planned_now"]
-        tell(f"run {run}: reading {planned['records'] or ''} records")
-        steps.seal(settings, pipeline, run, fence, owner=owner, spark=spark())
-        steps.push(settings, pipeline, run, fence, owner=owner, progress=pushing(run, tell))
-        closed = steps.close(settings, pipeline, run, fence, owner=owner)
-        runs.append({**closed, "seconds": round(time.monotonic() - begun, 1)})
-    return runs
+        ),
+        # A sealed run may still have ids to note, which sealing it again does.
+        reading=lambda planned: f"reading {planned['records'] or ''} records",
+        is_last=lambda planned: letters and planned["planned_now"],
+        owner=owner,
+        spark=spark,
+        tell=tell,
+        max_runs=max_runs,
+    )
