@@ -20,8 +20,6 @@ from local.processes import MARKER, marked
 from tagmill.errors import StoreUnavailable
 
 DAG = "deliver_orders"
-# Seconds that a person takes to read a question.
-READING_SECONDS = 5
 # Seconds of its life in which a process may become another program.
 YOUNG_SECONDS = 60
 PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr3t"}
@@ -137,7 +135,10 @@ class Standalone:
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
         asked: dict[str, Any] = self.call("GET", path)
         # Until the scheduler has noted that the asking process ended, it takes a resumed task for a failed one.
-        time.sleep(READING_SECONDS)
+        asking_ended = f"TaskInstance Finished: dag_id={dag}, task_id=approve, run_id={run},"
+        while asking_ended not in self.airflow.log.read_text(errors="replace"):
+            assert time.monotonic() < end, "the scheduler did not note that the question was asked"
+            time.sleep(0.5)
         self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
         return asked
 
