@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tagmill.config.settings import Settings
 from tagmill.delivery.together import deliver_together
 from tagmill.spark.job_report import job_arguments, job_report
-from tagmill.spark.session import spark_session
+from tagmill.spark.session import session_when_asked
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -24,12 +24,12 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("deliver", args) as report:
         settings = Settings.load(args.config)
-        with spark_session(settings, "tagmill deliver") as spark:
+        with session_when_asked(settings, "tagmill deliver") as spark:
             outcomes = deliver_together(
                 settings,
                 args.deliver,
                 owner=args.owner,
-                spark=lambda: spark,
+                spark=spark,
                 tell=lambda text: print(text, flush=True),
             )
         report.result = {

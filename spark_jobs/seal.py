@@ -8,7 +8,7 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.topics import steps as topic_steps
 from tagmill.spark.job_report import job_arguments, job_report
-from tagmill.spark.session import spark_session
+from tagmill.spark.session import session_when_asked
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("seal", args) as report:
         settings = Settings.load(args.config)
-        with spark_session(settings, f"tagmill seal {args.pipeline} {args.run}") as spark:
+        with session_when_asked(settings, f"tagmill seal {args.pipeline} {args.run}") as spark:
             seal = topic_steps.seal if args.pipeline in settings.streams else steps.seal
             report.result = seal(settings, args.pipeline, args.run, args.fence, owner=args.owner, spark=spark)
     return report.exit_code

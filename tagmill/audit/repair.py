@@ -477,7 +477,7 @@ class _Repair:
     def _finish(self, planned: dict[str, Any]) -> dict[str, Any]:
         run, fence = planned["run"], planned["fence"]
         if planned["state"] == RunState.PLANNED:
-            steps.seal(self.settings, self.name, run, fence, owner=self.owner, spark=self.spark)
+            steps.seal(self.settings, self.name, run, fence, owner=self.owner, spark=lambda: self.spark)
         steps.push(self.settings, self.name, run, fence, owner=self.owner)
         closed = steps.close(self.settings, self.name, run, fence, owner=self.owner)
         self.runs.append(run)

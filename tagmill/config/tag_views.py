@@ -387,6 +387,14 @@ class PipelineSettings(Section):
         description="Bytes of payload and keys that a batch may have before compression.",
         examples=[268435456],
     )
+    small_run_rows: int = Field(
+        50_000,
+        ge=0,
+        le=200_000,
+        description="Rows up to which a run is read and judged without Spark, unless something in it is in doubt; "
+        "0: always with Spark.",
+        examples=[50000],
+    )
     parallel_inserts: int = Field(
         2,
         ge=1,

@@ -19,7 +19,14 @@ class Steps(Protocol):
     """The steps that follow the plan of a run: the module `steps` of a kind of pipeline."""
 
     def seal(
-        self, settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
+        self,
+        settings: Settings,
+        pipeline: str,
+        run: int,
+        fence: int,
+        *,
+        owner: str,
+        spark: Callable[[], SparkSession],
     ) -> Result:
         """Fix the run's batches."""
 
@@ -62,7 +69,7 @@ def drain(
         reading: says what is read to seal a planned run; None if it is sealed already.
         is_last: whether no run follows a planned one.
         owner: the name for the lease.
-        spark: returns the session; called only for a run that is to be sealed.
+        spark: returns the session; called only for a run whose seal needs it.
         tell: is called with a text for each phase.
         max_runs: runs at most.
 
@@ -78,7 +85,7 @@ def drain(
         done = is_last(planned)
         if said := reading(planned):
             tell(f"run {run}: {said}")
-            steps.seal(settings, pipeline, run, fence, owner=owner, spark=spark())
+            steps.seal(settings, pipeline, run, fence, owner=owner, spark=spark)
         steps.push(settings, pipeline, run, fence, owner=owner, progress=pushing(run, tell))
         tell(f"run {run}: writing progress")
         closed = steps.close(settings, pipeline, run, fence, owner=owner)

@@ -124,6 +124,14 @@ class ProgressStore:
 
     def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
         """Yield the progress of each (tag, persistence_id), in the order of the keys; None: it has none."""
+        return (known and known[0] for known in self.progress_written(pipeline, keys))
+
+    def progress_written(
+        self, pipeline: str, keys: Iterable[tuple[str, str]]
+    ) -> Iterator[tuple[Progress, int] | None]:
+        """Yield the progress of each (tag, persistence_id) and its write time in microseconds, in the order of
+        the keys; None: it has none.
+        """
         asked = deque[list[str]]()
 
         def values() -> Iterator[tuple[str, str, list[str]]]:
@@ -134,7 +142,8 @@ class ProgressStore:
                     yield pipeline, tag, part
 
         results = self.cassandra.execute_many(
-            'SELECT persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing'
+            'SELECT persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing,'
+            " WRITETIME(tag_pid_sequence_nr) AS written"
             f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id IN ?",
             values(),
             concurrency=READS_AT_ONCE,
@@ -143,7 +152,7 @@ class ProgressStore:
             known = {row.persistence_id: row for row in rows}
             for persistence_id in asked.popleft():
                 row = known.get(persistence_id)
-                yield None if row is None else _progress(row)
+                yield None if row is None else (_progress(row), row.written)
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
         """Write the progress of each (tag, persistence_id) and read it back; return how many.

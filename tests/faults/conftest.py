@@ -129,7 +129,12 @@ class Delivery:
         planned = steps.plan(self.settings, self.pipeline, owner=owner)
         assert planned["state"] == "PLANNED", planned
         steps.seal(
-            self.settings, self.pipeline, planned["run"], planned["fence"], owner=owner, spark=self.spark
+            self.settings,
+            self.pipeline,
+            planned["run"],
+            planned["fence"],
+            owner=owner,
+            spark=lambda: self.spark,
         )
         return planned["run"], planned["fence"]
 

@@ -153,7 +153,7 @@ def test_brought_back_run_killed_before_close_delivers_once(journal, settings, s
     deliver_two_days_ahead(monkeypatch, made, written, spark)
     written.view(events("b", range(1, 4), BEGIN + 3 * SECOND))
     planned = steps.plan(made, name, owner=OWNER)
-    steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     # Another process takes the run over and finishes it.
     finish(made, name, spark, steps.plan(made, name, owner=OWNER))
     deliver(made, name, spark)

@@ -93,7 +93,9 @@ class Viewed:
         """Plan and seal a run."""
         planned = steps.plan(self.settings, self.name, owner=OWNER)
         known_to_spark(self.settings, self.name, self.spark)
-        steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
+        steps.seal(
+            self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: self.spark
+        )
 
     def push(self):
         """Take the open run over and push it."""

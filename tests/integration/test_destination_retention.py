@@ -138,7 +138,12 @@ def test_delivery_under_a_ttl_is_whole(dropping):
     planned = steps.plan(dropping.settings, dropping.name, owner=OWNER)
     known_to_spark(dropping.settings, dropping.name, dropping.spark)
     steps.seal(
-        dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER, spark=dropping.spark
+        dropping.settings,
+        dropping.name,
+        planned["run"],
+        planned["fence"],
+        owner=OWNER,
+        spark=lambda: dropping.spark,
     )
     with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
         steps.push(dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER)

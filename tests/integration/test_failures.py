@@ -281,7 +281,7 @@ def test_command_driver_fails_one_line_right_status(fixture, spark, monkeypatch)
     planned = steps.plan(settings, name, owner=this_process())
     at = (planned["run"], planned["fence"])
     known_to_spark(settings, name, spark)
-    steps.seal(settings, name, *at, owner=this_process(), spark=spark)
+    steps.seal(settings, name, *at, owner=this_process(), spark=lambda: spark)
     before = fixture.contents(settings)
     pushing = {"clickhouse": f"raw_insert .*{name}", "disk": "part|batch"}
     fails_in_drivers(settings, file, "run deliver", (), pushing)
@@ -358,7 +358,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path, own_ledger
     monkeypatch.setattr(type(one.spark), "stop", lambda _: None)
     planned = topic_steps.plan(one.settings, one.name, owner=owner)
     at = (planned["run"], planned["fence"])
-    topic_steps.seal(one.settings, one.name, *at, owner=owner, spark=one.spark)
+    topic_steps.seal(one.settings, one.name, *at, owner=owner, spark=lambda: one.spark)
     before = breaking.contents(session_of_test, one.settings)
     fails_in_drivers(
         one.settings,

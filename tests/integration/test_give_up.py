@@ -61,7 +61,9 @@ class Delivery:
     def sealed(self):
         """Plan and seal a run."""
         planned = self.planned()
-        steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
+        steps.seal(
+            self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: self.spark
+        )
         return planned
 
     def pushed(self, batches=4):

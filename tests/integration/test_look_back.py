@@ -90,7 +90,7 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
         settled(made)
         clocks.passed = wait
         planned = steps.plan(made, name, owner=OWNER)
-        steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
         finish(made, name, spark, steps.plan(made, name, owner=OWNER))
         assert deliver(made, name, spark) == []
         expected.append(as_row(row, late=1))

@@ -180,7 +180,7 @@ def stopped(configured, name, spark, words):
     """Plan and seal a run that the gate stops with these words; return its number."""
     planned = steps.plan(configured, name, owner=OWNER)
     with pytest.raises(DataQualityStop, match=words):
-        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert state(configured, name, planned["run"]) == "ABANDONED"
     assert RunFiles(configured.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []
     return planned["run"]
@@ -268,7 +268,7 @@ def test_stop_killed_anywhere_is_recorded(pipeline, spark, settings, instant):
     written.both(with_gaps(["a"]))
     planned = steps.plan(configured, name, owner=OWNER)
     with crashing(instant), pytest.raises(Crashed):
-        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     written.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{name}'")
     if instant == "stop.before_commit":
         stopped(configured, name, spark, "1 holds were recorded")
@@ -296,7 +296,7 @@ def test_stop_taken_over_records_nothing(pipeline, spark):
                 ledger.raise_fence(ledger.run(name, planned["run"]), "another one")
 
     with patch.object(checkpoints, "reached", reached), pytest.raises(FenceRaised):
-        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert holds(configured, name) == {} and state(configured, name, planned["run"]) == "PLANNED"
 
 

@@ -372,7 +372,7 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
         GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"
     ):
         other = configured(hour, "others", "Minute")
-        steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert tagmill(file, "run", "abandon", "--pipeline", name, "--why", "a test", "--yes")[0] == 0
     code, text = said("--to", "Hour")
     assert code == 2 and text.endswith("its view has buckets of the size Hour already. Nothing was done")

@@ -114,7 +114,7 @@ def test_close_with_foreign_deletion_stays_sealed(world):
     planned = steps.plan(world.settings, world.name, owner=OWNER)
     run, fence = planned["run"], planned["fence"]
     known_to_spark(world.settings, world.name, world.spark)
-    steps.seal(world.settings, world.name, run, fence, owner=OWNER, spark=world.spark)
+    steps.seal(world.settings, world.name, run, fence, owner=OWNER, spark=lambda: world.spark)
     steps.push(world.settings, world.name, run, fence, owner=OWNER)
     world.session.execute(
         f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'",
@@ -164,7 +164,7 @@ def test_restore_waits_for_sealed_run(world):
     planned = steps.plan(world.settings, world.name, owner=OWNER)
     at = (planned["run"], planned["fence"])
     known_to_spark(world.settings, world.name, world.spark)
-    steps.seal(world.settings, world.name, *at, owner=OWNER, spark=world.spark)
+    steps.seal(world.settings, world.name, *at, owner=OWNER, spark=lambda: world.spark)
     copied = restoring.copy(world.session, world.ledger)
     for _ in range(2):
         world.deliver()

@@ -39,7 +39,7 @@ def stopped(settings, spark, *, held=()):
     planned = steps.plan(settings, name, owner=OWNER)
     known_to_spark(settings, name, spark)
     with pytest.raises(DataQualityStop) as error:
-        steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert clickhouse_rows(settings, name) == [] and {
         persistence_id for _, persistence_id in holds(settings, name)
     } == set(held)

@@ -447,7 +447,9 @@ def test_seal_lost_records_names_way_out(shop):
     said = "partition 0: 2 records .of offsets 1 to 4; there are 3 to 4.. Nothing"
     for _ in range(2):
         with pytest.raises(GuardRefused, match=said) as refused:
-            steps.seal(one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=one.spark)
+            steps.seal(
+                one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: one.spark
+            )
     abandon, deliver = str(refused.value).split("tagmill ")[1:]
     assert deliver == f"run deliver --pipeline {one.name} --accept-lost"
     code, out, err = tagmill(one.file, *abandon.partition(" …")[0].split(), "gone", "--yes")

@@ -58,7 +58,7 @@ class Delivery:
         """Plan and seal a run; return its number and fence."""
         run = self.planned()
         known_to_spark(self.settings, self.name, self.spark)
-        steps.seal(self.settings, self.name, run["run"], run["fence"], owner=OWNER, spark=self.spark)
+        steps.seal(self.settings, self.name, run["run"], run["fence"], owner=OWNER, spark=lambda: self.spark)
         return run
 
     def deliver(self, **options):

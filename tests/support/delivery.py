@@ -97,7 +97,7 @@ def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any
     """Seal, push and close a planned run; return the result of the close."""
     run, fence = planned["run"], planned["fence"]
     known_to_spark(settings, pipeline, spark)
-    steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=spark)
+    steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=lambda: spark)
     steps.push(settings, pipeline, run, fence, owner=OWNER)
     return steps.close(settings, pipeline, run, fence, owner=OWNER)
 

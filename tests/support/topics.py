@@ -98,7 +98,7 @@ class Shop:
     def finish(self, planned: dict[str, Any]) -> dict[str, Any]:
         """Seal, push and close a planned run; return the result of the close."""
         at = (planned["run"], planned["fence"])
-        steps.seal(self.settings, self.name, *at, owner=OWNER, spark=self.spark)
+        steps.seal(self.settings, self.name, *at, owner=OWNER, spark=lambda: self.spark)
         steps.push(self.settings, self.name, *at, owner=OWNER)
         return steps.close(self.settings, self.name, *at, owner=OWNER)
 
@@ -106,7 +106,9 @@ class Shop:
         """Plan and seal a run; return the plan."""
         self.topic.flush()
         planned = steps.plan(self.settings, self.name, owner=OWNER)
-        steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
+        steps.seal(
+            self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: self.spark
+        )
         return planned
 
     def rows(self, columns: str = "payload") -> list[tuple[Any, ...]]:

@@ -86,9 +86,14 @@ def summarise(
             found = summary(rows, name.rpartition("/")[2], windows)
             if found.num_rows:
                 writer.write_batch(found)
-                total = _total(found, new_units)
-                totals.append(replace(total, hours=_hours(rows, size)) if total.is_new else total)
+                totals.append(total_of(found, rows, new_units, size))
     return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
+
+
+def total_of(summaries: pa.RecordBatch, rows: pa.Table, new_units: set[int], size: BucketSize) -> FileTotal:
+    """Return the totals of one staged file, from its summaries (SUMMARY) and its rows (COLUMNS)."""
+    total = _total(summaries, new_units)
+    return replace(total, hours=_hours(rows, size)) if total.is_new else total
 
 
 def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:

@@ -3,7 +3,7 @@ the view.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.config.tag_views import PipelineSettings
@@ -35,10 +35,6 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
 
-PROGRESS_COLUMNS = (
-    "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, "
-    "missing string, batch int, last boolean"
-)
 DELIVERED = ("deliver", "late")
 # Columns of a decision that describe a gap, in the order of Hole.
 HOLE = ("tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
@@ -64,25 +60,24 @@ HOLD_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SealInputs:
-    """Everything that the manifest is made of."""
+    """Everything that the manifest is made of.
+
+    `write_progress` writes progress to a folder; it gets the batches' numbers by staged file or 'stream/cut'.
+    """
 
     files: RunFiles
-    spark: SparkSession
     plan: Plan
     pipeline: PipelineSettings
     attempt: str
     folder: str
-    staged: DataFrame
     contents: batch_contents.Contents
-    new_files: DataFrame
     decisions: WorkingRows | None
-    excluded: DataFrame | None
-    missing: DataFrame | None
     frozen: list[HoldRow]
     frozen_rows: WorkingRows | None
     recounted: Mapping[Key, int]
     healed: list[Healed]
     docs_page: str
+    write_progress: Callable[[str, Mapping[str, int]], None]
 
 
 def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
@@ -170,7 +165,7 @@ def manifest(sealed: SealInputs) -> Manifest:
     progress_file, holds_file, repairs_file = (
         f"{sealed.folder}/{name}" for name in ("progress", "holds.parquet", "repairs.parquet")
     )
-    _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
+    sealed.write_progress(progress_file, numbers)
     _write_holds(sealed, holds_file)
     _write_repairs(sealed, repairs_file)
     parts = sealed.files.parquet(progress_file)
@@ -260,94 +255,6 @@ def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
         first = parquet.read_row_group(0, columns=["offset"])["offset"][0]
         last = parquet.read_row_group(parquet.num_row_groups - 1, columns=["offset"])["offset"][-1]
         return str(first), str(last)
-
-
-def _progress(sealed: SealInputs, numbers: dict[str, int]) -> DataFrame:
-    """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its
-    final row in the run.
-
-    Judged persistence_ids have only their final row: their batches are void all or none.
-    """
-    spark = sealed.spark
-    batch_of = F.broadcast(
-        spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int")
-    )
-    frames = [_steps(sealed).join(batch_of, "source").drop("source")]
-    if sealed.decisions is not None:
-        frames.append(_judged_progress(sealed, sealed.decisions.frame, batch_of))
-    steps = reduce(DataFrame.unionByName, frames)
-    behind = Window.partitionBy(*KEY).orderBy(F.desc("number"), F.desc("batch"))
-    return steps.withColumn("last", F.row_number().over(behind) == 1).select(
-        *[part.split(" ")[0] for part in PROGRESS_COLUMNS.split(", ")]
-    )
-
-
-def _steps(sealed: SealInputs) -> DataFrame:
-    """Return the progress steps of clean rows: from the summaries of files that are batches, else from the
-    rows' places.
-    """
-    known = sealed.new_files
-    if sealed.excluded is not None:
-        known = known.join(sealed.excluded, list(KEY), "left_anti")
-    as_files = known.select(
-        *KEY,
-        F.col("high").alias("number"),
-        F.col("high_sequence_nr").alias("sequence_nr"),
-        F.col("high_offset").alias("offset"),
-        F.col("file").alias("source"),
-    )
-    if sealed.contents.places is None:
-        return _with_missing(as_files, sealed.missing)
-    rows = sealed.staged.select(
-        F.col("_metadata.file_name").alias("file"),
-        F.col("_metadata.row_index").alias("row_index"),
-        *KEY,
-        F.col("tag_pid_sequence_nr").alias("number"),
-        "sequence_nr",
-        "offset",
-    )
-    placed = sealed.contents.places.frame.where(F.col("stream") < batch_contents.JUDGED_STREAMS).select(
-        "file", "row_index", "stream", "cut"
-    )
-    cut = (
-        rows.join(placed, ["file", "row_index"])
-        .groupBy(*KEY, "stream", "cut")
-        .agg(
-            F.max("number").alias("number"),
-            F.max("sequence_nr").alias("sequence_nr"),
-            F.max_by("offset", "number").alias("offset"),
-        )
-    )
-    source = F.format_string("%d/%d", "stream", "cut")
-    steps = as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", source.alias("source")))
-    return _with_missing(steps, sealed.missing)
-
-
-def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
-    """Add `missing`: the numbers in progress that were never delivered, which a clean persistence_id leaves
-    as they are.
-    """
-    if missing is None:
-        return steps.withColumn("missing", F.lit(""))
-    return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
-
-
-def _judged_progress(sealed: SealInputs, decisions: DataFrame, batch_of: DataFrame) -> DataFrame:
-    final = decisions.where("kind = 'progress'").select(
-        *KEY, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset", "missing"
-    )
-    if sealed.contents.places is None:
-        return final.withColumn("batch", F.lit(0))
-    places = sealed.contents.places.frame.where(F.col("stream") >= batch_contents.JUDGED_STREAMS)
-    source = F.format_string("%d/%d", "stream", "cut")
-    where = (
-        deliveries(decisions)
-        .select(*KEY, "file", "row_index")
-        .join(places, ["file", "row_index"])
-        .select(*KEY, source.alias("source"))
-    )
-    last = where.join(batch_of, "source").groupBy(*KEY).agg(F.max("batch").alias("batch"))
-    return final.join(last, list(KEY), "left").withColumn("batch", F.coalesce("batch", F.lit(0)))
 
 
 def _write_holds(sealed: SealInputs, file: str) -> None:

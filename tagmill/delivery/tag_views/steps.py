@@ -105,10 +105,12 @@ def plan(
 
 @about_pipeline
 def seal(
-    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: Callable[[], SparkSession]
 ) -> Result:
     """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it
     withdraws.
+
+    `spark` returns the session; it is called only for a run that needs it.
     """
     from tagmill.delivery.tag_views import withdraw
     from tagmill.delivery.tag_views.seal import seal as seal_run

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import row_groups
-from tagmill.delivery.topics.arrow_checksum import row_checksums
+from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.delivery.topics.reader_notes import NULLED, Notes
 from tagmill.domain.batches.layout import Layout
 from tagmill.runs.parquet_files import write_file

@@ -117,7 +117,7 @@ def plan(
 
 @about_pipeline
 def seal(
-    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: Callable[[], SparkSession]
 ) -> Result:
     """Read and deduplicate the records of a planned run, seal its batches, and note their ids."""
     from tagmill.delivery.topics.seal import seal as seal_run
@@ -130,7 +130,7 @@ def seal(
     ):
         if ledger.current(pipeline, run, fence).state == RunState.PLANNED:
             require_same_journal(settings, ledger, pipeline, first_abandon(pipeline))
-        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        manifest = seal_run(settings, ledger, spark(), pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 

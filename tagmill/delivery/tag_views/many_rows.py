@@ -1,0 +1,299 @@
+"""Judge the rows of a run with Spark, and fix its batches."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pyarrow.compute as pc
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import (
+    batch_contents,
+    lives,
+    new_holds,
+    recut,
+    scan,
+    seal_outputs,
+    suspects,
+    working_rows,
+)
+from tagmill.delivery.tag_views.file_summaries import SUMMARY, FileTotal, summarise, windows
+from tagmill.delivery.tag_views.gap_evidence import GapInvestigator
+from tagmill.delivery.tag_views.held_row_counts import Recount
+from tagmill.delivery.tag_views.judge import judged
+from tagmill.delivery.tag_views.model import Manifest
+from tagmill.delivery.tag_views.progress_steps import ProgressSteps
+from tagmill.delivery.tag_views.sealing import Sealing
+from tagmill.delivery.tag_views.working_rows import WorkingRows
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.ledger.progress import HoldRow
+from tagmill.ledger.write_times import foreign
+from tagmill.quality.model import GateVerdict, Reports
+from tagmill.quality.report import read_reports
+from tagmill.quality.suspects import Suspects
+from tagmill.runs import checkpoints
+
+log = structlog.get_logger()
+# Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
+MAX_PASSES = 20
+KEY = list(suspects.KEY)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """The answer of the rules.
+
+    `decisions` is JUDGED_SCHEMA (None: nothing was in doubt); `excluded` are the keys whose rows leave their
+    staged files (None: no key does); `frozen_rows` are the key rows of the holds that wait (`frozen`), with
+    `reason`; `missing` are numbers that progress lacks.
+    """
+
+    decisions: WorkingRows | None
+    excluded: DataFrame | None
+    frozen: list[HoldRow]
+    frozen_rows: WorkingRows | None
+    missing: DataFrame | None
+
+
+class ManyRows:
+    """An attempt to seal a run with Spark."""
+
+    def __init__(self, sealing: Sealing, spark: SparkSession) -> None:
+        self.sealing, self.spark = sealing, spark
+        self.settings, self.ledger, self.files = sealing.settings, sealing.ledger, sealing.files
+        self.pipeline, self.views, self.plan = sealing.pipeline, sealing.views, sealing.plan
+        self.folder, self.working = sealing.folder, f"{sealing.folder}/working"
+        self.ledger_keyspace = self.settings.cassandra.ledger_keyspace
+
+    def seal(self) -> Manifest:
+        """Do everything except the commit; return the manifest."""
+        staged_folder = f"{self.folder}/staged"
+        chosen = self.pipeline
+        staged = scan.stage(
+            self.spark,
+            self.plan,
+            chosen.keyspace,
+            chosen.view_table,
+            self.files.url(staged_folder),
+            chosen.batch_rows,
+        )
+        checkpoints.reached("seal.staged")
+        new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
+        keys = suspects.keys_of(staged, new_units)
+        summaries = f"{self.folder}/summaries.parquet"
+        size = self.pipeline.bucket_size
+        totals = summarise(
+            self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size
+        )
+        of_files = self.spark.read.schema(from_arrow_schema(SUMMARY)).parquet(self.files.url(summaries))
+        new_files = of_files.where(F.col("unit").isin(new_units))
+        investigation = GapInvestigator(self.ledger, self.views, self.plan, self.pipeline)
+        verdict = self._judge(keys, new_files, investigation)
+        checkpoints.reached("seal.judged")
+        checked = self._gate(
+            keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread]
+        )
+        recounted = Recount(self.spark, self.ledger, self.pipeline, self.plan, verdict.frozen).rows(
+            keys, verdict.frozen_rows
+        )
+        contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
+        checkpoints.reached("seal.cut")
+        progress = ProgressSteps(
+            self.files,
+            staged,
+            new_files,
+            verdict.decisions,
+            verdict.excluded,
+            verdict.missing,
+            contents_of_run.places,
+        )
+        manifest = seal_outputs.manifest(
+            seal_outputs.SealInputs(
+                self.files,
+                self.plan,
+                self.pipeline,
+                self.sealing.attempt,
+                self.folder,
+                contents_of_run,
+                verdict.decisions,
+                verdict.frozen,
+                verdict.frozen_rows,
+                recounted,
+                investigation.healed,
+                checked.docs_page,
+                progress.write,
+            )
+        )
+        self.spark.catalog.clearCache()
+        self.files.remove_folder(self.working)
+        return manifest
+
+    # -- judging
+
+    def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: GapInvestigator) -> _Judged:
+        name, first = self.plan.pipeline, self.plan.first
+        runs = suspects.with_progress(
+            suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first
+        )
+        runs = runs.persist()
+        is_doubtful, is_missing = ~suspects.is_clean(self.sealing.written_to), F.col("known_missing") != ""
+        sums = runs.agg(F.count_if(is_doubtful).alias("doubtful"), F.count_if(is_missing).alias("missing"))
+        (counts,) = sums.collect()
+        missing = (
+            runs.where(is_missing).select(*KEY, F.col("known_missing").alias("missing"))
+            if counts.missing
+            else None
+        )
+        doubtful = runs.where(is_doubtful).select(*KEY)
+        again = any(unit.kind == "again" for unit in self.plan.units)
+        if again:
+            doubtful = doubtful.union(self._left_over(keys)).distinct()
+        if self.plan.holds:
+            # These are judged even if all their rows have been delivered before: then the hold is over.
+            looked = [(look.tag, look.persistence_id) for look in self.plan.holds]
+            doubtful = doubtful.union(
+                self.spark.createDataFrame(looked, "tag string, persistence_id string")
+            ).distinct()
+        waiting = self.sealing.frozen()
+        frozen = (
+            self.spark.createDataFrame(
+                [(hold.tag, hold.persistence_id, hold.reason) for hold in waiting],
+                "tag string, persistence_id string, reason string",
+            )
+            if waiting
+            else None
+        )
+        held, excluded = None, None
+        if frozen is not None:
+            # Every row read of these holds is kept back, because what they wait for has not come.
+            held = self._written(keys.join(F.broadcast(frozen), KEY), "held")
+            excluded = frozen.select(*KEY)
+            doubtful = doubtful.join(F.broadcast(excluded), KEY, "left_anti")
+        decisions, count = None, 0
+        if counts.doubtful or again or self.plan.holds:
+            suspected = self._written(doubtful, "suspects")
+            count = suspected.count()
+            if count:
+                decisions = self._decide(keys, suspected.frame, investigation)
+                excluded = suspected.frame if excluded is None else suspected.frame.union(excluded)
+        log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
+        return _Judged(decisions, excluded, waiting, held, missing)
+
+    def _written(self, rows: DataFrame, name: str) -> WorkingRows:
+        return working_rows.write(rows, self.files, f"{self.working}/{name}")
+
+    def _left_over(self, keys: DataFrame) -> DataFrame:
+        """Return the keys that have undelivered rows among the rows read again."""
+        again = keys.where(~F.col("is_new"))
+        known = suspects.with_progress(
+            again.select(*KEY).distinct(), self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+        )
+        return again.join(known, KEY).where(~suspects.is_delivered()).select(*KEY).distinct()
+
+    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: GapInvestigator) -> WorkingRows:
+        """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new
+        turns up.
+        """
+        known = suspects.with_progress(
+            doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+        )
+        rows = self._written(keys.join(known, KEY), "rows")
+        self._require_own(rows)
+        if not self.plan.first:
+            with ClickHouse(self.settings.clickhouse) as clickhouse:
+                investigation.knowledge.strangers |= lives.strangers(
+                    rows.frame, clickhouse, self.pipeline.destination
+                )
+        policies = {tag: seal_outputs.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
+        for number in range(MAX_PASSES + 1):
+            answer = judged(rows.frame, policies, investigation.knowledge)
+            decisions = self._written(seal_outputs.flag_late(answer, self.plan), f"decisions-{number}")
+            if number == MAX_PASSES or not investigation.ask(seal_outputs.holes(decisions)):
+                break
+        return decisions
+
+    def _require_own(self, rows: WorkingRows) -> None:
+        """Raise ForeignWriteTime for progress that was written later than this run writes: the run's own
+        progress would be lost.
+        """
+        for found in rows.tables(
+            [*KEY, "known_written"], pc.field("known_written") > self.sealing.written_to
+        ):
+            row = found.slice(0, 1).to_pylist()[0]
+            raise foreign(self.plan.pipeline, f"progress of {row['persistence_id']!r}, tag {row['tag']!r},")
+
+    # -- the gate
+
+    def _gate(self, keys: DataFrame, verdict: _Judged, files: list[str]) -> GateVerdict:
+        """Let the gate judge what was read; rows that were read (look-back) or held before this run don't
+        count again.
+        """
+        holds = new_holds.open_holds(self.plan, verdict.frozen)
+        waiting = self.spark.createDataFrame(holds, "tag string, persistence_id string") if holds else None
+        read = keys.where(F.col("file").isin(files))
+        rows = batch_contents.for_gate(read, self.plan, waiting)
+        named_rows = self.pipeline.quality.named_rows
+        suspected = Suspects(named_rows, holds)
+        for table in seal_outputs.dispositions(verdict.decisions, verdict.frozen_rows, files):
+            suspected.add(table)
+        reports = read_reports(rows, suspected, self.sealing.schema(), self.pipeline.bucket_size, named_rows)
+        reports = replace(reports, other_size=self._other_size(reports))
+        return self.sealing.enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
+
+    def _other_size(self, reports: Reports) -> BucketSize | None:
+        """Return the other bucket size that fits the rows and the partitions of the view, or None.
+
+        It tells a wrong bucket_size from a stray row. A larger size fits if all partitions are buckets of it;
+        a smaller one, of which each larger bucket is the start of one too, if most are no larger bucket.
+        """
+        better, size = reports.better_size, self.pipeline.bucket_size.milliseconds
+        if not reports.wrong_bucket or better is None:
+            return None
+        partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
+        if better.milliseconds > size:
+            return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
+        starts = Counter(bucket % size == 0 for bucket in partitions)
+        return better if starts[False] > starts[True] else None
+
+    # -- the files
+
+    def _cut(
+        self,
+        staged: DataFrame,
+        keys: DataFrame,
+        new_files: DataFrame,
+        totals: list[FileTotal],
+        verdict: _Judged,
+        investigation: GapInvestigator,
+    ) -> batch_contents.Contents:
+        """Choose the staged files that become batches as they are, write the other rows into new files, and
+        return all files.
+        """
+        untouched = batch_contents.fit(totals, self.pipeline.batch_bytes)
+        excluded, decisions = verdict.excluded, verdict.decisions
+        touched = batch_contents.touched_files(new_files, excluded) if excluded is not None else set()
+        as_they_are = [total for total in untouched if total.file not in touched]
+        anew = [total for total in totals if total.is_new and total not in as_they_are]
+        rows = batch_contents.rows_to_recut(
+            keys,
+            anew,
+            excluded,
+            seal_outputs.deliveries(decisions.frame) if decisions is not None else None,
+            self.plan,
+        )
+        if rows is None:
+            return batch_contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")
+        places = self._written(
+            recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes), "places"
+        )
+        count = len(working_rows.counts(places, ["stream", "cut"]))
+        target = f"{self.folder}/recut"
+        if count:
+            payload = batch_contents.payload(self.spark, staged, places, investigation.healed)
+            recut.write(places.frame, payload, self.files.url(target), count)
+        cuts = batch_contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
+        return batch_contents.Contents(totals, as_they_are, cuts, places, f"{self.folder}/staged")

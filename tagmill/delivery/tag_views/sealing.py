@@ -1,0 +1,107 @@
+"""One attempt to seal a run of tag views: what it works with, its schema check, and its quality gate."""
+
+from uuid import uuid4
+
+import structlog
+
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import new_holds, stops
+from tagmill.delivery.tag_views.model import Plan
+from tagmill.domain.batches.states import RunState
+from tagmill.errors import DataQualityStop
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
+from tagmill.ledger.progress import HoldRow
+from tagmill.ledger.runs import Ledger
+from tagmill.quality import gate
+from tagmill.quality.model import GateVerdict, Reports, SchemaColumn, TagReport
+from tagmill.runs.storage import RunFiles
+
+log = structlog.get_logger()
+
+
+class Sealing:
+    """One attempt to seal one run. Its files are below `folder`, relative to the root of `files`."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, plan: Plan, fence: int) -> None:
+        self.settings = settings
+        self.pipeline = settings.pipeline(plan.pipeline)
+        self.ledger = ledger
+        self.views = Views(ledger.cassandra, self.pipeline.journal)
+        self.files = files
+        self.plan = plan
+        self.fence = fence
+        self.attempt = uuid4().hex[:12]
+        self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+        self.written_to = ledger.delivered.write_times.of(plan.pipeline, plan.run)
+
+    def frozen(self) -> list[HoldRow]:
+        """Return the open holds that this run does not judge again."""
+        looked = {(look.tag, look.persistence_id) for look in self.plan.holds}
+        holds = self.ledger.delivered.holds(self.plan.pipeline, list(self.plan.tags))
+        return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
+
+    def stop_on_wrong_schema(self) -> None:
+        """Let the gate stop the run before it reads a view that lacks columns or has other types than a run
+        reads.
+        """
+        found = self.plan.view_columns
+        if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
+            return
+        self.enforce(self.reports(()), None)
+
+    def schema(self) -> tuple[SchemaColumn, ...]:
+        """Return the columns that a run reads, with the types that the view has."""
+        return tuple(
+            SchemaColumn(column, kind, self.plan.view_columns.get(column))
+            for column, kind in VIEW_COLUMNS.items()
+        )
+
+    def reports(self, tags: tuple[TagReport, ...]) -> Reports:
+        """Return the reports of rows of which none is in doubt."""
+        return Reports(self.pipeline.bucket_size, self.schema(), tags, (), ())
+
+    def enforce(self, reports: Reports, judged: new_holds.Judged | None) -> GateVerdict:
+        """Let the gate judge the reports, and return its verdict.
+
+        Raises DataQualityStop: the run is then ABANDONED, and the holds that `judged` shows are recorded if the gate
+        stopped because of persistence_ids.
+        """
+        plan = self.plan
+        docs = self.files.docs(plan.pipeline)
+        verdict = gate.judge(reports, self.pipeline.quality, docs_dir=docs, run_name=f"run-{plan.run:08d}")
+        for warning in verdict.warnings:
+            log.warning("quality", pipeline=plan.pipeline, run=plan.run, warning=warning)
+        if verdict.passed:
+            return verdict
+        reason = "; ".join(verdict.failures)
+        recorded = self._abandon(
+            f"quality gate: {reason}"[:1000],
+            judged if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else None,
+        )
+        raise DataQualityStop(
+            f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing "
+            "was sealed or delivered. "
+            f"{recorded}See {verdict.docs_page}",
+            verdict.docs_page,
+            pipeline=plan.pipeline,
+            run=plan.run,
+        )
+
+    def _abandon(self, reason: str, judged: new_holds.Judged | None) -> str:
+        """Abandon the run and record the holds that it found, if any are worth recording; return a sentence
+        about them.
+        """
+        plan, file = self.plan, f"{self.folder}/holds.parquet"
+        count = new_holds.write(self.files, file, plan, judged) if judged else 0
+        if count == 0:
+            self.ledger.finish_run(
+                plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, reason
+            )
+            self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
+            return ""
+        row = self.ledger.current(plan.pipeline, plan.run, self.fence)
+        stops.stop(self.ledger, self.files, row, self.attempt, file, reason)
+        return (
+            f"{count} holds were recorded, the next run goes on without them: tagmill holds "
+            f"--pipeline {plan.pipeline}. "
+        )
