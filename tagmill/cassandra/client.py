@@ -6,11 +6,11 @@ import logging
 import os
 import ssl
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from random import sample
 from typing import Any, NamedTuple, TypeVar, cast, overload
 from uuid import UUID
@@ -56,6 +56,7 @@ from cassandra.query import (
     PreparedStatement,
     SimpleStatement,
     Statement,
+    named_tuple_factory,
 )
 from tenacity import (
     Retrying,
@@ -476,6 +477,7 @@ def _cluster(
         consistency_level=consistency,
         serial_consistency_level=ConsistencyLevel.SERIAL,
         request_timeout=settings.request_timeout_seconds,
+        row_factory=_named_rows,
     )
     try:
         cluster = Cluster(
@@ -497,6 +499,18 @@ def _cluster(
         ) from None
     cluster.protocol_version = NEWEST_PROTOCOL
     return cluster
+
+
+@lru_cache(maxsize=1024)
+def _row_type(names: tuple[str, ...]) -> Any:
+    return type(named_tuple_factory(names, [(None,) * len(names)])[0])
+
+
+def _named_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return rows as named tuples; the driver's own factory makes a new class for each answer, which takes longer than
+    to read one of a few rows.
+    """
+    return list(map(_row_type(tuple(names))._make, rows))
 
 
 def _connect(cluster: Cluster, settings: CassandraSettings, where: str) -> Session:

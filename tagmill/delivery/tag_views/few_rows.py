@@ -28,14 +28,14 @@ from tagmill.domain.batches import layout
 from tagmill.domain.continuity.model import Progress
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import FUTURE_TICKS, TICKS_PER_MILLISECOND, from_datetime
-from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views, bounds
+from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
 from tagmill.ledger.progress import ProgressStore, write_intervals
 from tagmill.quality.model import TagReport
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 
-# Bytes of rows, and slices, that this process reads for one run at most; slices that it reads at once.
-MAX_BYTES, MAX_SLICES, SLICES_AT_ONCE = 64 * 1024 * 1024, 2000, 8
+# Bytes of rows, and slices, that this process reads for one run at most; queries that are under way at once.
+MAX_BYTES, MAX_SLICES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 2000, 4
 STAGED = pa.schema(
     {
         "unit": pa.int32(), "tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(),
@@ -172,14 +172,17 @@ def _read(views: Views, plan: Plan, rows: int) -> Iterator[tuple[ScanUnit, pa.Ta
     """Yield the rows of each unit that has any, its slices one after the other."""
     budget = {"rows": rows, "bytes": MAX_BYTES}
     selected = ", ".join(name for name in VIEW_COLUMNS if name != "tag_name")
-    query = (
-        f"SELECT {selected} FROM {views.view}"
-        " WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?"
-    )
+    of_buckets = f"SELECT {selected} FROM {views.view} WHERE tag_name = ? AND timebucket "
 
-    def read(tag: str, part: Slice) -> list[pa.RecordBatch]:
-        found = []
-        for page in pages.of(query, tag, part.timebucket, *bounds(part.after, part.until)):
+    def read(tag: str, part: list[Slice]) -> list[pa.RecordBatch]:
+        found, (first, *more) = [], part
+        if more:
+            pages = reader.of(f"{of_buckets}IN ?", tag, [one.timebucket for one in part])
+        else:
+            between = bounds(first.after, first.until)
+            query = f"{of_buckets}= ? AND timestamp > ? AND timestamp <= ?"
+            pages = reader.of(query, tag, first.timebucket, *between)
+        for page in pages:
             budget["rows"] -= page.num_rows
             budget["bytes"] -= page.nbytes
             if min(budget.values()) < 0:
@@ -187,12 +190,25 @@ def _read(views: Views, plan: Plan, rows: int) -> Iterator[tuple[ScanUnit, pa.Ta
             found.append(page)
         return found
 
-    slices = [(unit.tag, part) for unit in plan.units for part in unit.slices]
-    with Pages(views.cassandra) as pages, ThreadPoolExecutor(SLICES_AT_ONCE) as pool:
-        answers = pool.map(read, *zip(*slices, strict=True)) if slices else iter(())
-        for unit in plan.units:
-            if batches := list(chain.from_iterable(next(answers) for _ in unit.slices)):
-                yield unit, pa.Table.from_batches(batches).combine_chunks()
+    parts = [(unit, part) for unit in plan.units for part in _read_together(unit)]
+    with Pages(views.cassandra) as reader, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+        answers = pool.map(read, [unit.tag for unit, _ in parts], [part for _, part in parts])
+        of_parts = zip(parts, answers, strict=True)
+        for _, of_unit in groupby(of_parts, key=lambda answer: answer[0][0].number):
+            of_slices = list(of_unit)
+            if batches := list(chain.from_iterable(found for _, found in of_slices)):
+                unit, rows_of_unit = of_slices[0][0][0], pa.Table.from_batches(batches)
+                # Cassandra answers for several partitions in an order of its own; within each, rows stay in theirs.
+                in_time = np.argsort(rows_of_unit["timebucket"].to_numpy(), kind="stable")
+                yield unit, rows_of_unit.take(pa.array(in_time))
+
+
+def _read_together(unit: ScanUnit) -> Iterator[list[Slice]]:
+    """Yield the slices of a unit by queries: whole partitions together, each other part alone."""
+    for whole, of_kind in groupby(unit.slices, key=lambda part: part.whole):
+        parts, together = list(of_kind), BUCKETS_COUNTED if whole else 1
+        for begin in range(0, len(parts), together):
+            yield parts[begin : begin + together]
 
 
 def _as_batch_rows(found: pa.Table, unit: ScanUnit, latest: int) -> pa.Table:
