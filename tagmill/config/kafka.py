@@ -411,6 +411,13 @@ class TopicSettings(ToClickHouse):
         description="Columns of the destination from fields of the event, one table each (below).",
         examples=[[{"name": "price", "type": "Float64"}]],
     )
+    small_run_rows: int = Field(
+        20_000,
+        ge=0,
+        le=20_000,
+        description="Records up to which a run is read without Spark; 0: always with Spark.",
+        examples=[20000],
+    )
     max_record_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1,

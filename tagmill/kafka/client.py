@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tagmill.config import tls
 from tagmill.config.kafka import KafkaSettings
-from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable, TagmillError
 
 Place = tuple[str, int]
 REFUSED = {
@@ -41,6 +41,8 @@ UNKNOWN = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_EXCEPTION,
 }
+# Errors of a read that begins in front of the first record that is left.
+GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 # Records that one poll returns at most.
 POLLED = 1000
 # A record's timestamp is what its producer says. One after LATEST (such as microseconds taken for
@@ -152,7 +154,7 @@ class Kafka:
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """Yield the records of a span one by one; for few records.
 
-        Raises StoreUnavailable: no record came for request_timeout_seconds.
+        Raises StoreUnavailable: no record came for request_timeout_seconds. GuardRefused: the first record is gone.
         """
         if span.first >= span.end:
             return
@@ -170,6 +172,10 @@ class Kafka:
             consumer.assign([TopicPartition(topic, partition, span.first)])
             yield from self._polled(consumer, span)
         except KafkaException as error:
+            if error.args[0].code() in GONE:
+                raise GuardRefused(
+                    f"{self.where}: records went while they were read. Nothing was sealed; run it again"
+                ) from None
             raise self._explained(error) from None
         finally:
             consumer.close()

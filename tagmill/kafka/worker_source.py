@@ -1,5 +1,5 @@
-"""Read ranges of offsets in Spark's Python workers, since its own source fails on timestamps above what its
-microseconds hold.
+"""Read ranges of offsets in Python: in Spark's workers, since its own source fails on timestamps above what its
+microseconds hold, or in this process.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,14 +43,22 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     with Kafka(settings) as kafka:
         for part in (parts[number] for batch in numbers for number in batch["id"].to_pylist()):
-            waiting, size = list[KafkaRecord](), 0
-            for record in kafka.read(part.topic, part.partition, Span(part.first, part.end)):
-                waiting.append(record)
-                size += len(record.value or b"")
-                if len(waiting) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-                    yield _batch(waiting)
-                    waiting, size = [], 0
+            yield from records(kafka, part)
+
+
+def records(kafka: Kafka, part: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range in their order (RECORDS); timestamps are KafkaRecord's.
+
+    Raises as Kafka.read does.
+    """
+    waiting, size = list[KafkaRecord](), 0
+    for record in kafka.read(part.topic, part.partition, Span(part.first, part.end)):
+        waiting.append(record)
+        size += len(record.value or b"")
+        if len(waiting) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield _batch(waiting)
+            waiting, size = [], 0
+    yield _batch(waiting)
 
 
 def _batch(records: Sequence[KafkaRecord]) -> pa.RecordBatch:

@@ -53,7 +53,7 @@ class Part:
 
 
 def load(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     settings: CassandraSettings,
     files: RunFiles,
     parts: Sequence[Part],
@@ -66,13 +66,14 @@ def load(
     there were.
 
     Rows of a partition that follow each other in a file are written together. `own`: a connection by which
-    this process writes FEW_ROWS. Errors: spark.errors.explained.
+    this process writes FEW_ROWS, without calling `spark` for the session. Errors: spark.errors.explained.
     """
     rows_of = partial(_of_part, files, parts, columns)
     if own is not None and are_few(files, [part.name for part in parts]):
         return _written_here(own, target, rows_of, len(parts))
-    tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
-    return _written(spark, settings, target, rows_of, len(parts), tasks)
+    session = spark()
+    tasks = min(len(parts), TASKS * session.sparkContext.defaultParallelism)
+    return _written(session, settings, target, rows_of, len(parts), tasks)
 
 
 def load_merged(

@@ -236,9 +236,9 @@ def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
     )
     parts = [Part(small, {"n": 1}), Part(empty), Part(large, {"k": "large", "n": 2})]
     settings = CassandraSettings(port=stack.cassandra.port)
-    assert load(spark, settings, files, parts[:2], to, ["k", "id", "v"]) == 2000
-    assert load(spark, settings, files, parts[2:], to) == 2
-    assert load(spark, settings, files, [], to) == 0
+    assert load(lambda: spark, settings, files, parts[:2], to, ["k", "id", "v"]) == 2000
+    assert load(lambda: spark, settings, files, parts[2:], to) == 2
+    assert load(lambda: spark, settings, files, [], to) == 0
     here = made("v text, n bigint", "here")
     with Cassandra(settings) as own:
         spark_is_not_asked = (None, settings, files)
@@ -262,7 +262,7 @@ def test_load_worker_refused_is_reported_in_line(stack, made, spark, files):
         pytest.raises(ConfigurationError, match=r"^Cassandra at \S+ refused: .*gone does not exist\W*$"),
         explained("Cassandra"),
     ):
-        load(spark, settings, files, [part], Target(to.keyspace, "gone", AT))
+        load(lambda: spark, settings, files, [part], Target(to.keyspace, "gone", AT))
 
 
 def test_a_worker_that_finds_no_cassandra_says_so(made, spark, files):
@@ -272,4 +272,4 @@ def test_a_worker_that_finds_no_cassandra_says_so(made, spark, files):
         pytest.raises(StoreUnavailable, match="Cassandra at home did not answer"),
         explained("Cassandra at home"),
     ):
-        load(spark, CassandraSettings(port=1, connect_timeout_seconds=1), files, [part], to)
+        load(lambda: spark, CassandraSettings(port=1, connect_timeout_seconds=1), files, [part], to)

@@ -5,10 +5,12 @@ The commit is PLANNED → SEALED. After it, the new ids are written to deduplica
 known id counts only if another batch owns it, so a retry never drops its own events.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -24,7 +26,7 @@ from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes, warnings
 from tagmill.delivery.topics.run_files import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import kinds
-from tagmill.delivery.topics.staged_files import PLACE, Mask, Source, StagedFile, masks, stage
+from tagmill.delivery.topics.staged_files import PLACE, Mask, Source, StagedFile, masks, stage, write_kind
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
@@ -32,6 +34,7 @@ from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import lost_records
 from tagmill.kafka.spark_source import with_records
+from tagmill.kafka.worker_source import records
 from tagmill.ledger.dedup import Deduplication
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
@@ -44,13 +47,17 @@ from tagmill.spark.errors import explained
 # Columns of deduplication that are read from a batch's file, in which the ids of a shard follow each other;
 # created_at is in milliseconds.
 IN_FILES = [*KEY, "created_at", "schema_version", "payload"]
+# Columns of an unreadable record that its dead letter is made from.
+LETTER = ["topic", "partition", "offset", "created_at", "reason", "key", "payload", "headers"]
 
 
 def seal(
-    settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int
+    settings: Settings, ledger: Ledger, spark: Callable[[], SparkSession], name: str, run: int, fence: int
 ) -> TopicManifest:
     """Seal a planned run and note its ids; of a run that is already sealed, only note the ids, unless they
     are noted.
+
+    `spark` returns the session; it is called only if the records or their ids are too many for this process.
 
     Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were
     read.
@@ -82,7 +89,7 @@ def note_ids(
     settings: Settings,
     ledger: Ledger,
     files: RunFiles,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     manifest: TopicManifest,
     plan: TopicPlan,
 ) -> None:
@@ -97,7 +104,7 @@ def note_ids_again(
     settings: Settings,
     ledger: Ledger,
     files: RunFiles,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     manifest: TopicManifest,
     plan: TopicPlan,
 ) -> None:
@@ -122,12 +129,22 @@ class _Sealing:
     """One attempt to seal one run."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: TopicPlan
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        files: RunFiles,
+        spark: Callable[[], SparkSession],
+        plan: TopicPlan,
     ) -> None:
         self.settings, self.pipeline = settings, settings.stream(plan.pipeline)
-        self.ledger, self.files, self.spark, self.plan = ledger, files, spark, plan
+        self.ledger, self.files, self._spark, self.plan = ledger, files, spark, plan
         self.attempt = uuid4().hex[:12]
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, which is made when it is first needed."""
+        return self._spark()
 
     def run(self) -> TopicManifest:
         """Read, judge and cut the records into batch files, and return the manifest that the caller
@@ -140,13 +157,10 @@ class _Sealing:
         batches = self._cut(staged, kept)
         counts = self._counts(staged, distinct, sum(batch.rows for batch in batches))
         letters, replayed = f"{self.folder}/letters", f"{self.folder}/replayed"
-        if counts.unreadable:
-            self._read(source, staged).where("kind = 'unreadable'").select(
-                "topic", "partition", "offset", "created_at", "reason", "key", "payload", "headers"
-            ).write.parquet(self.files.url(letters))
+        columns = [source.schema.field(name) for name in LETTER if name in source.schema.names]
+        write_kind(self.files, staged, "unreadable", pa.schema(columns), letters)
         if self.plan.letters:
-            read = self._read(source, staged).where("kind = 'event'")
-            read.select("topic", "partition", "offset").write.parquet(self.files.url(replayed))
+            write_kind(self.files, staged, "event", pa.schema(columns[:3]), replayed)
         sha256 = {
             file: self.files.digest(file)[1]
             for part in (letters, replayed)
@@ -197,12 +211,14 @@ class _Sealing:
             )
         with Kafka(self.settings.kafka) as kafka:
             try:
+                if self.plan.records <= self.pipeline.small_run_rows:
+                    return self._decode([records(kafka, part) for part in self.plan.ranges])
                 return with_records(self.spark, kafka, self.plan.ranges, self._decode)
             except GuardRefused:
                 self._nothing_gone(kafka)
                 raise
 
-    def _decode(self, raw: DataFrame) -> tuple[Source, list[StagedFile]]:
+    def _decode(self, raw: DataFrame | Sequence[Iterable[pa.RecordBatch]]) -> tuple[Source, list[StagedFile]]:
         assert isinstance(self.pipeline, TopicSettings)
         contents, largest = schema_contents(self.pipeline.schema_files), self.ledger.cassandra.largest_row
         return self._stage(staging.decoded(raw, self.pipeline, contents, self.plan.apart, largest))

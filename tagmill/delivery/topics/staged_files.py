@@ -6,13 +6,17 @@ and a file that no successful task reports is never read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -37,17 +41,20 @@ FILES = pa.schema(
 # A staged row's place: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's
 # index in that file.
 PLACE, INDEX_BITS = "place", 32
-PLACES_AT_ONCE = 1_000_000
+PLACES_AT_ONCE, ROWS_AT_ONCE = 1_000_000, 1000
+# Streams of few rows that are read at once.
+STREAMS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows in Spark, and `work`, which turns them into the rows of a batch in Python and notes what it reads.
+    """Rows, and `work`, which turns them into the rows of a batch in Python and notes what it reads.
 
-    `schema` is that of the rows that it makes, in which `kind` is one of KINDS.
+    Few rows come by this process, as one stream of batches for each file; others are in Spark. `schema` is that of the
+    rows that `work` makes, in which `kind` is one of KINDS.
     """
 
-    rows: DataFrame
+    rows: DataFrame | Sequence[Iterable[pa.RecordBatch]]
     work: Work
     schema: pa.Schema
     layout: Layout
@@ -84,8 +91,12 @@ class StagedFile:
 def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
     """Write the rows that the source makes to files in a folder, and return the files in Kafka's order."""
     write = partial(_write, source.work, source.staged_schema, source.layout, files, folder)
-    made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
-    return sorted(StagedFile(**line.asDict(recursive=True)) for line in made)
+    if isinstance(source.rows, DataFrame):
+        made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
+        return sorted(StagedFile(**line.asDict(recursive=True)) for line in made)
+    with ThreadPoolExecutor(STREAMS_AT_ONCE) as pool:
+        written = chain.from_iterable(pool.map(lambda batches: list(write(batches)), source.rows))
+        return sorted(StagedFile(**line) for lines in written for line in lines.to_pylist())
 
 
 def _write(
@@ -138,3 +149,20 @@ def masks(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> list[Ma
             first, last = np.searchsorted(numbers, (number, number + 1))
             found[number][places[first:last] & ((1 << INDEX_BITS) - 1)] = True
     return found
+
+
+def write_kind(
+    files: RunFiles, staged: Sequence[StagedFile], kind: str, schema: pa.Schema, folder: str
+) -> None:
+    """Write the columns of `schema` of the rows of one kind (KINDS) to a file in a folder, if there are any."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for one in staged:
+            if getattr(one, kind):
+                with files.open(one.name) as source:
+                    for batch in pq.ParquetFile(source).iter_batches(
+                        ROWS_AT_ONCE, columns=["kind", *schema.names]
+                    ):
+                        yield batch.filter(pc.equal(batch["kind"], kind)).select(schema.names).cast(schema)
+
+    write_file(files, folder, schema, row_groups(rows()), [])

@@ -22,6 +22,7 @@ from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Sourc
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.delivery.topics.vectorized_decoder import VectorizedDecoder, arrow_type
 from tagmill.kafka.set_apart import Apart, Place, parts
+from tagmill.kafka.worker_source import RECORDS
 from tagmill.ledger.dead_letters import NOT_KEPT
 from tagmill.spark.connector import LARGE_ROWS, table
 
@@ -66,14 +67,18 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
 
 
 def decoded(
-    raw: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int
+    raw: DataFrame | Sequence[Iterable[pa.RecordBatch]],
+    pipeline: TopicSettings,
+    contents: Mapping[str, bytes],
+    apart: Apart,
+    largest: int,
 ) -> Source:
     """Return the source that decodes a topic's records into rows (schema_of).
 
-    In: tagmill.kafka.spark_source.kafka_records; the schema files by version; what is set apart; how many
-    bytes a row of Cassandra may have.
+    In: tagmill.kafka.spark_source.kafka_records, or batches of them for each file; the schema files by version;
+    what is set apart; how many bytes a row of Cassandra may have.
     """
-    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    read = raw.select(*RECORDS.names) if isinstance(raw, DataFrame) else raw
     decode = partial(
         decode_batches,
         pipeline=pipeline,

@@ -130,7 +130,7 @@ def seal(
     ):
         if ledger.current(pipeline, run, fence).state == RunState.PLANNED:
             require_same_journal(settings, ledger, pipeline, first_abandon(pipeline))
-        manifest = seal_run(settings, ledger, spark(), pipeline, run, fence)
+        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 

@@ -60,7 +60,7 @@ class TopicRestore:
             if row is not None and row.state == RunState.SEALED:
                 made_from = read_plan(self.files, row)
                 if made_from.rule:
-                    note_ids_again(self.settings, self.ledger, self.files, self.spark(), manifest, made_from)
+                    note_ids_again(self.settings, self.ledger, self.files, self.spark, manifest, made_from)
                 checkpoints.reached("restore.ids_noted")
                 close_run(self.settings, self.ledger, self.name, run, row.fence)
 
