@@ -5,7 +5,7 @@ bigint, ticks bigint (null: a broken offset), timebucket bigint, bad_key boolean
 ttl_seconds int (null: no TTL, or delivered before), file string.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from operator import itemgetter
 
@@ -30,10 +30,25 @@ def read_reports(
     """Run the reports: one Spark action over `judged`, another if keys or buckets are damaged."""
     of_tags = tag_report(judged, bucket_size.milliseconds).collect()
     tags = tuple(TagReport(**row.asDict()) for row in sorted(of_tags, key=itemgetter("tag")))
+
+    def damaged() -> Iterator[OffendingRow]:
+        rows = damaged_rows(judged, bucket_size.milliseconds, named_rows)
+        return (OffendingRow(**row.asDict()) for row in rows.collect())
+
+    return combined(tags, damaged, suspects, schema, bucket_size)
+
+
+def combined(
+    tags: tuple[TagReport, ...],
+    damaged: Callable[[], Iterable[OffendingRow]],
+    suspects: Suspects,
+    schema: Sequence[SchemaColumn],
+    bucket_size: BucketSize,
+) -> Reports:
+    """Return the reports of a run from its parts; `damaged` names rows, and is asked if keys or buckets are damaged."""
     named: list[OffendingRow] = []
     if any(tag.null_keys or tag.timebucket_misaligned or tag.wrong_bucket for tag in tags):
-        damaged = damaged_rows(judged, bucket_size.milliseconds, named_rows)
-        named += (OffendingRow(**row.asDict()) for row in damaged.collect())
+        named += damaged()
     known = {_place(row) for row in named}
     named += (row for row in suspects.offending if _place(row) not in known)
     rows, ids = suspects.newly_held

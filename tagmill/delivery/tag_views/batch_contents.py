@@ -2,7 +2,7 @@
 that go into new ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,10 +202,10 @@ def recut_totals(
     found = rows.groupBy("stream", "cut", "tag", "file").agg(
         F.count(F.lit(1)).alias("rows"), F.sum("row_checksum").alias("checksum")
     )
-    return [CutTotal(order=_order(row.stream, row.cut, anew), **row.asDict()) for row in found.collect()]
+    return [CutTotal(order=order(row.stream, row.cut, anew), **row.asDict()) for row in found.collect()]
 
 
-def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str, int]:
+def order(stream: int, cut: int, anew: Sequence[FileTotal]) -> tuple[int, int, str, int]:
     """Return the sort key of a rewritten file among its tag's batches: the place of its staged file, or last
     for judged rows.
 

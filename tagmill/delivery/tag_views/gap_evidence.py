@@ -16,6 +16,8 @@ from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.journal.tag_view_reader import JournalEvent, Views
 from tagmill.ledger.runs import Ledger
 
+# Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
+MAX_PASSES = 20
 # Gaps that one run asks the journal about.
 MAX_HOLES = 10_000
 # Events from the journal that one run keeps; gaps that come after them wait for the next run.

@@ -4,7 +4,7 @@ workers.
 The rules are in tagmill.continuity. This module only converts key rows to Row, and a Judgement to rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +63,36 @@ def _judge_group(
 
         first = group.iloc[0]
         key = (str(first["tag"]), str(first["persistence_id"]))
-        rows = [_row(record) for record in group.to_dict("records")]
-        of_gaps, strangers = knowledge.journal.get(key), knowledge.strangers.get(key, frozenset())
-        outcome = judge(_known(first), rows, policies[key[0]], of_gaps, knowledge.earlier.get(key), strangers)
+        rows = [row_of(record) for record in group.to_dict("records")]
+        decided = judge_key(key, _known(first), rows, policies, knowledge)
         # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5
         # can't take.
-        return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
+        return pd.DataFrame(decided, columns=JUDGED_COLUMNS, dtype=object)
 
     return judge_group
 
 
-def _row(record: dict[str, Any]) -> Row:
+def judge_key(
+    key: Key,
+    known: Progress | None,
+    rows: Sequence[Row],
+    policies: Mapping[str, Policy],
+    knowledge: Knowledge,
+) -> list[dict[str, Any]]:
+    """Return the judgement of one (tag, persistence_id) as records of JUDGED_SCHEMA."""
+    outcome = judge(
+        known,
+        rows,
+        policies[key[0]],
+        knowledge.journal.get(key),
+        knowledge.earlier.get(key),
+        knowledge.strangers.get(key, frozenset()),
+    )
+    return _out(key, outcome, known)
+
+
+def row_of(record: Mapping[str, Any]) -> Row:
+    """Return a key row (suspects.keys_of) as the rules take it."""
     return Row(
         int(record["tag_pid_sequence_nr"]),
         int(record["sequence_nr"]),

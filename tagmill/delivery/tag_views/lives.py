@@ -3,7 +3,7 @@ delivered.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pyspark.sql import DataFrame
 
@@ -33,6 +33,13 @@ def strangers(rows: DataFrame, clickhouse: ClickHouse, destination: str) -> dict
     wanted: dict[Key, set[str]] = defaultdict(set)
     for row in doubtful:
         wanted[row.tag, row.persistence_id].add(row.offset)
+    return undelivered(wanted, clickhouse, destination)
+
+
+def undelivered(
+    wanted: Mapping[Key, Collection[str]], clickhouse: ClickHouse, destination: str
+) -> dict[Key, frozenset[str]]:
+    """Return by key those of these offsets that are not in ClickHouse; keys without such ones are left out."""
     if not wanted:
         return {}
     delivered = _delivered(

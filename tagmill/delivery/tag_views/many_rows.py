@@ -1,8 +1,7 @@
 """Judge the rows of a run with Spark, and fix its batches."""
 
-from collections import Counter
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow.compute as pc
 import structlog
@@ -22,24 +21,21 @@ from tagmill.delivery.tag_views import (
     working_rows,
 )
 from tagmill.delivery.tag_views.file_summaries import SUMMARY, FileTotal, summarise, windows
-from tagmill.delivery.tag_views.gap_evidence import GapInvestigator
+from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import judged
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.progress_steps import ProgressSteps
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.delivery.tag_views.working_rows import WorkingRows
-from tagmill.domain.time_buckets import BucketSize
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.write_times import foreign
-from tagmill.quality.model import GateVerdict, Reports
+from tagmill.quality.model import GateVerdict
 from tagmill.quality.report import read_reports
 from tagmill.quality.suspects import Suspects
 from tagmill.runs import checkpoints
 
 log = structlog.get_logger()
-# Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
-MAX_PASSES = 20
 KEY = list(suspects.KEY)
 
 
@@ -241,23 +237,8 @@ class ManyRows:
         for table in seal_outputs.dispositions(verdict.decisions, verdict.frozen_rows, files):
             suspected.add(table)
         reports = read_reports(rows, suspected, self.sealing.schema(), self.pipeline.bucket_size, named_rows)
-        reports = replace(reports, other_size=self._other_size(reports))
-        return self.sealing.enforce(reports, new_holds.Judged(verdict.decisions, rows, waiting, files))
-
-    def _other_size(self, reports: Reports) -> BucketSize | None:
-        """Return the other bucket size that fits the rows and the partitions of the view, or None.
-
-        It tells a wrong bucket_size from a stray row. A larger size fits if all partitions are buckets of it;
-        a smaller one, of which each larger bucket is the start of one too, if most are no larger bucket.
-        """
-        better, size = reports.better_size, self.pipeline.bucket_size.milliseconds
-        if not reports.wrong_bucket or better is None:
-            return None
-        partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
-        if better.milliseconds > size:
-            return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
-        starts = Counter(bucket % size == 0 for bucket in partitions)
-        return better if starts[False] > starts[True] else None
+        judged = new_holds.Judged(verdict.decisions, rows, waiting, files)
+        return self.sealing.checked(reports, partial(new_holds.found, self.plan, judged))
 
     # -- the files
 

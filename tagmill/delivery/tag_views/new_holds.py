@@ -1,6 +1,6 @@
 """Find the holds that a run would have opened if the quality gate had not stopped it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -49,10 +49,10 @@ def open_holds(plan: Plan, frozen: list[HoldRow]) -> list[Key]:
     return looked + [(hold.tag, hold.persistence_id) for hold in frozen]
 
 
-def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
-    """Write the new holds to a file of HOLD_SCHEMA; return how many."""
+def write(files: RunFiles, file: str, new: Iterable[dict[str, Any]]) -> int:
+    """Write new holds, records of HOLD_SCHEMA, to a file, MAX_HOLDS at most; return how many."""
     written = 0
-    remaining = islice(_rows(plan, judged), MAX_HOLDS)
+    remaining = islice(new, MAX_HOLDS)
     with files.create(file) as target, pq.ParquetWriter(target, HOLD_SCHEMA, compression="zstd") as writer:
         while group := list(islice(remaining, ROWS_AT_ONCE)):
             writer.write_table(pa.Table.from_pylist(group, schema=HOLD_SCHEMA))
@@ -60,7 +60,7 @@ def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
     return written
 
 
-def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
+def found(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
     """Yield a record of HOLD_SCHEMA for each new hold."""
     broken = judged.rows.where("bad_key").groupBy(*KEY).agg(F.min("ticks").alias("ticks"))
     if judged.decisions is not None:
@@ -69,33 +69,46 @@ def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
         held = decisions.where("kind = 'held'").select(*KEY)
         broken = broken.join(held, list(KEY), "left_anti")
     for row in broken.toLocalIterator():
-        from_ticks = plan.tags[row.tag].after + 1 if row.ticks is None else row.ticks
-        yield hold_record(holds.set_apart(row.tag, row.persistence_id, from_ticks, plan.run, plan.planned_at))
+        yield broken_record(plan, (row.tag, row.persistence_id), row.ticks)
+
+
+def broken_record(plan: Plan, key: Key, ticks: int | None) -> dict[str, Any]:
+    """Return the hold of a persistence_id with broken keys, the first of them at `ticks`; None: at no known time."""
+    from_ticks = plan.tags[key[0]].after + 1 if ticks is None else ticks
+    return hold_record(holds.set_apart(*key, from_ticks, plan.run, plan.planned_at))
+
+
+def held_record(plan: Plan, decision: Mapping[str, Any], behind: int) -> dict[str, Any]:
+    """Return a hold that the rules found.
+
+    `behind`: its rows before the watermark. The others stay new, and the next run reads and counts them.
+    """
+    hole = Hole(
+        decision["tag_pid_sequence_nr"],
+        decision["last_missing"],
+        decision["after_sequence_nr"],
+        decision["before_sequence_nr"],
+    )
+    return hold_record(
+        HoldRow(
+            decision["tag"],
+            decision["persistence_id"],
+            decision["reason"],
+            hole,
+            decision["ticks"],
+            behind,
+            plan.run,
+            plan.planned_at,
+            seen="",
+        )
+    )
 
 
 def _held(plan: Plan, judged: Judged, decisions: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield the holds that the rules found.
-
-    `held_rows` counts only rows before the watermark: the others stay new, and the next run reads and counts
-    them.
-    """
     held, key = decisions.where("kind = 'held'"), list(KEY)
     if judged.waiting is not None:
         held = held.join(F.broadcast(judged.waiting), key, "left_anti")
     again = decisions.where("kind = 'row' AND action = 'hold'").where(~F.col("file").isin(judged.files))
     behind = again.groupBy(*KEY).agg(F.count(F.lit(1)).alias("behind"))
     for row in held.join(behind, key, "left").toLocalIterator():
-        hole = Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
-        yield hold_record(
-            HoldRow(
-                row.tag,
-                row.persistence_id,
-                row.reason,
-                hole,
-                row.ticks,
-                row.behind or 0,
-                plan.run,
-                plan.planned_at,
-                seen="",
-            )
-        )
+        yield held_record(plan, row.asDict(), row.behind or 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views import few_rows
+from tagmill.delivery.tag_views.few_rows.seal import seal as seal_few
 from tagmill.delivery.tag_views.many_rows import ManyRows
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
@@ -94,8 +94,7 @@ def _sealed(sealing: Sealing, spark: Callable[[], SparkSession]) -> Manifest:
     preload()
     sealing.stop_on_wrong_schema()
     checkpoints.reached("seal.begun")
-    if few_rows.is_small(sealing.plan, sealing.pipeline.small_run_rows):
-        if manifest := few_rows.seal(sealing):
-            return manifest
-        sealing.files.remove_folder(sealing.folder)
+    if manifest := seal_few(sealing):
+        return manifest
+    sealing.files.remove_folder(sealing.folder)
     return ManyRows(sealing, spark()).seal()

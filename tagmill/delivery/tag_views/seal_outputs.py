@@ -27,7 +27,7 @@ from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
-from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
+from tagmill.delivery.tag_views.working_rows import KeptRows, counts
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
 from tagmill.domain.documents import Batch
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
@@ -71,9 +71,9 @@ class SealInputs:
     attempt: str
     folder: str
     contents: batch_contents.Contents
-    decisions: WorkingRows | None
+    decisions: KeptRows | None
     frozen: list[HoldRow]
-    frozen_rows: WorkingRows | None
+    frozen_rows: KeptRows | None
     recounted: Mapping[Key, int]
     healed: list[Healed]
     docs_page: str
@@ -92,14 +92,14 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
     )
 
 
-def holes(decisions: WorkingRows) -> Iterator[tuple[Key, Hole]]:
+def holes(decisions: KeptRows) -> Iterator[tuple[Key, Hole]]:
     """Yield the gaps that a judgement found, at most MAX_HOLES; the others wait for another run."""
     for row in islice(_of_kind(decisions, "hole", *HOLE), MAX_HOLES):
-        yield (row["tag"], row["persistence_id"]), _hole(row)
+        yield (row["tag"], row["persistence_id"]), hole(row)
 
 
 def _of_kind(
-    decisions: WorkingRows | None, kind: str, *columns: str, where: pc.Expression | None = None
+    decisions: KeptRows | None, kind: str, *columns: str, where: pc.Expression | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield the key and these columns of the decisions of one kind, those that satisfy `where`."""
     if decisions is None:
@@ -109,7 +109,8 @@ def _of_kind(
         yield from table.to_pylist()
 
 
-def _hole(row: Mapping[str, Any]) -> Hole:
+def hole(row: Mapping[str, Any]) -> Hole:
+    """Return the gap that a decision (judge.JUDGED_SCHEMA) describes."""
     return Hole(*(row[name] for name in HOLE))
 
 
@@ -140,7 +141,7 @@ def deliveries(decisions: DataFrame) -> DataFrame:
 
 
 def dispositions(
-    decisions: WorkingRows | None, frozen_rows: WorkingRows | None, files: list[str]
+    decisions: KeptRows | None, frozen_rows: KeptRows | None, files: list[str]
 ) -> Iterator[pa.Table]:
     """Yield the rows that the gate counts by action and reason, as tagmill.quality.suspects takes them.
 
@@ -266,7 +267,7 @@ def _write_holds(sealed: SealInputs, file: str) -> None:
         key = (row["tag"], row["persistence_id"])
         held.add(key)
         hold = judged_hold(
-            sealed.plan, looks.get(key), key, row["reason"], _hole(row), row["ticks"], row["held_rows"]
+            sealed.plan, looks.get(key), key, row["reason"], hole(row), row["ticks"], row["held_rows"]
         )
         rows.append(hold_record(hold))
     gone = sorted(set(looks) - held)
@@ -372,7 +373,7 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
             "timestamp": str(item.event.offset),
             "persistence_id": item.key[1],
             "tag_pid_sequence_nr": item.number,
-            **{name: getattr(item.event, name) for name in _EVENT_COLUMNS},
+            **{name: getattr(item.event, name) for name in EVENT_COLUMNS},
         }
         for item in sealed.healed
         if item.index in used
@@ -388,7 +389,7 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
 
 
-_EVENT_COLUMNS = (
+EVENT_COLUMNS = (
     "sequence_nr", "writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", "meta_ser_id", "meta_ser_manifest", "meta",
 )  # fmt: skip
 

@@ -1,5 +1,10 @@
 """One attempt to seal a run of tag views: what it works with, its schema check, and its quality gate."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -8,15 +13,18 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import new_holds, stops
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.domain.batches.states import RunState
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger
 from tagmill.quality import gate
-from tagmill.quality.model import GateVerdict, Reports, SchemaColumn, TagReport
+from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.runs.storage import RunFiles
 
 log = structlog.get_logger()
+# Returns new holds, records of seal_outputs.HOLD_SCHEMA.
+Holds = Callable[[], Iterable[dict[str, Any]]]
 
 
 class Sealing:
@@ -47,7 +55,7 @@ class Sealing:
         found = self.plan.view_columns
         if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
             return
-        self.enforce(self.reports(()), None)
+        self.enforce(Reports(self.pipeline.bucket_size, self.schema(), (), (), ()), tuple)
 
     def schema(self) -> tuple[SchemaColumn, ...]:
         """Return the columns that a run reads, with the types that the view has."""
@@ -56,15 +64,15 @@ class Sealing:
             for column, kind in VIEW_COLUMNS.items()
         )
 
-    def reports(self, tags: tuple[TagReport, ...]) -> Reports:
-        """Return the reports of rows of which none is in doubt."""
-        return Reports(self.pipeline.bucket_size, self.schema(), tags, (), ())
+    def checked(self, reports: Reports, holds: Holds) -> GateVerdict:
+        """Let the gate judge the reports of what was read, as `enforce` does."""
+        return self.enforce(replace(reports, other_size=self._other_size(reports)), holds)
 
-    def enforce(self, reports: Reports, judged: new_holds.Judged | None) -> GateVerdict:
+    def enforce(self, reports: Reports, holds: Holds) -> GateVerdict:
         """Let the gate judge the reports, and return its verdict.
 
-        Raises DataQualityStop: the run is then ABANDONED, and the holds that `judged` shows are recorded if the gate
-        stopped because of persistence_ids.
+        Raises DataQualityStop: the run is then ABANDONED, and the new `holds` (records of HOLD_SCHEMA) are recorded if
+        the gate stopped because of persistence_ids.
         """
         plan = self.plan
         docs = self.files.docs(plan.pipeline)
@@ -76,7 +84,7 @@ class Sealing:
         reason = "; ".join(verdict.failures)
         recorded = self._abandon(
             f"quality gate: {reason}"[:1000],
-            judged if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else None,
+            holds if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else tuple,
         )
         raise DataQualityStop(
             f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing "
@@ -87,12 +95,12 @@ class Sealing:
             run=plan.run,
         )
 
-    def _abandon(self, reason: str, judged: new_holds.Judged | None) -> str:
+    def _abandon(self, reason: str, holds: Holds) -> str:
         """Abandon the run and record the holds that it found, if any are worth recording; return a sentence
         about them.
         """
         plan, file = self.plan, f"{self.folder}/holds.parquet"
-        count = new_holds.write(self.files, file, plan, judged) if judged else 0
+        count = new_holds.write(self.files, file, holds())
         if count == 0:
             self.ledger.finish_run(
                 plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, reason
@@ -105,3 +113,18 @@ class Sealing:
             f"{count} holds were recorded, the next run goes on without them: tagmill holds "
             f"--pipeline {plan.pipeline}. "
         )
+
+    def _other_size(self, reports: Reports) -> BucketSize | None:
+        """Return the other bucket size that fits the rows and the partitions of the view, or None.
+
+        It tells a wrong bucket_size from a stray row. A larger size fits if all partitions are buckets of it;
+        a smaller one, of which each larger bucket is the start of one too, if most are no larger bucket.
+        """
+        better, size = reports.better_size, self.pipeline.bucket_size.milliseconds
+        if not reports.wrong_bucket or better is None:
+            return None
+        partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
+        if better.milliseconds > size:
+            return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
+        starts = Counter(bucket % size == 0 for bucket in partitions)
+        return better if starts[False] > starts[True] else None

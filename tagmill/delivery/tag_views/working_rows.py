@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -20,6 +20,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS_AT_ONCE = 100_000
+
+
+class KeptRows(Protocol):
+    """Rows that this process reads without a job."""
+
+    def count(self) -> int:
+        """Return the number of rows."""
+
+    def tables(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pa.Table]:
+        """Yield these columns of the rows that satisfy `where`, at most ROWS_AT_ONCE rows at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInMemory:
+    """Few rows, in memory."""
+
+    table: pa.Table
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self.table.num_rows)
+
+    def tables(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pa.Table]:
+        """Yield these columns of the rows that satisfy `where`, at once."""
+        rows = self.table.select(list(columns))
+        if where is not None:
+            rows = rows.filter(where)
+        if rows.num_rows:
+            yield rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +74,7 @@ class WorkingRows:
 
 
 def counts(
-    rows: WorkingRows | None, columns: Sequence[str], where: pc.Expression | None = None
+    rows: KeptRows | None, columns: Sequence[str], where: pc.Expression | None = None
 ) -> Counter[tuple[Any, ...]]:
     """Count the rows that satisfy `where` by the values of these columns, which must be few; None has no rows."""
     found = Counter[tuple[Any, ...]]()

@@ -1,0 +1,182 @@
+"""Read the rows of a run into memory, and stage them in files as tagmill.delivery.tag_views.scan does with Spark."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmill.arrow import CODEC
+from tagmill.cassandra import uuids
+from tagmill.cassandra.paging import Pages
+from tagmill.delivery.arrow_checksum import row_checksums
+from tagmill.delivery.tag_views.model import Plan, ScanUnit, Slice
+from tagmill.domain.batches import layout
+from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
+from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
+from tagmill.runs.storage import RunFiles
+
+# Bytes of rows, and slices, that this process reads for one run at most; queries that are under way at once.
+MAX_BYTES, MAX_SLICES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 2000, 4
+STAGED = pa.schema(
+    {
+        "unit": pa.int32(), "tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(),
+        "tag_pid_sequence_nr": pa.int64(), "event_time": pa.int64(), "offset": pa.string(), "timebucket": pa.int64(),
+        "writer_uuid": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "event_manifest": pa.string(),
+        "event": pa.binary(), "meta_ser_id": pa.int32(), "meta_ser_manifest": pa.string(), "meta": pa.binary(),
+        "late": pa.int32(), "event_missing": pa.bool_(), "offset_broken": pa.bool_(), "size": pa.int32(),
+        "row_checksum": pa.int64(),
+    }
+)  # fmt: skip
+Key = tuple[str, str]
+
+
+class _TooMuchError(Exception):
+    """More rows or bytes than this process reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A staged file and its rows (STAGED), which are of one unit and tag."""
+
+    name: str
+    unit: int
+    tag: str
+    is_new: bool
+    rows: pa.Table
+
+    def rows_with_place(self) -> pa.Table:
+        """Return the rows with `file`, `row_index` and `is_new`, as suspects.keys_of does, without payloads."""
+        count = self.rows.num_rows
+        keys = self.rows.drop_columns(["event", "meta"])
+        for name, values in (
+            ("file", pa.repeat(self.name, count)),
+            ("row_index", pa.array(np.arange(count))),
+            ("is_new", pa.repeat(self.is_new, count)),
+        ):
+            keys = keys.append_column(name, values)
+        return keys
+
+
+def is_small(plan: Plan, rows: int) -> bool:
+    """Return whether a plan reads at most so many rows, in few slices."""
+    return (
+        sum(unit.rows for unit in plan.units) <= rows
+        and sum(len(unit.slices) for unit in plan.units) <= MAX_SLICES
+    )
+
+
+def stage(
+    views: Views, plan: Plan, files: RunFiles, folder: str, rows: int, batch_rows: int
+) -> list[StagedFile] | None:
+    """Write the rows of a plan to files below `folder`, ordered by unit.
+
+    Args:
+        views: reads the tag views.
+        plan: one that is_small.
+        files: of the run.
+        folder: relative to their root.
+        rows: that are read at most.
+        batch_rows: that a file has at most.
+
+    Returns None if there are more rows or bytes than this process reads.
+    """
+    latest = from_datetime(plan.planned_at) + FUTURE_TICKS
+    staged = list[StagedFile]()
+    try:
+        for unit, found in _read(views, plan, rows):
+            made = as_batch_rows(found, unit.number, unit.tag, latest)
+            for number, begin in enumerate(range(0, made.num_rows, batch_rows)):
+                part, name = made.slice(begin, batch_rows), f"part-{unit.number:05d}-{number:05d}.parquet"
+                with files.create(f"{folder}/{name}") as sink:
+                    pq.write_table(part, sink, **CODEC)
+                staged.append(StagedFile(name, unit.number, unit.tag, unit.kind == "new", part))
+    except _TooMuchError:
+        return None
+    return staged
+
+
+def _read(views: Views, plan: Plan, rows: int) -> Iterator[tuple[ScanUnit, pa.Table]]:
+    """Yield the rows of each unit that has any, its slices one after the other."""
+    budget = {"rows": rows, "bytes": MAX_BYTES}
+    selected = ", ".join(name for name in VIEW_COLUMNS if name != "tag_name")
+    of_buckets = f"SELECT {selected} FROM {views.view} WHERE tag_name = ? AND timebucket "
+
+    def read(tag: str, part: list[Slice]) -> list[pa.RecordBatch]:
+        found, (first, *more) = [], part
+        if more:
+            pages = reader.of(f"{of_buckets}IN ?", tag, [one.timebucket for one in part])
+        else:
+            between = bounds(first.after, first.until)
+            query = f"{of_buckets}= ? AND timestamp > ? AND timestamp <= ?"
+            pages = reader.of(query, tag, first.timebucket, *between)
+        for page in pages:
+            budget["rows"] -= page.num_rows
+            budget["bytes"] -= page.nbytes
+            if min(budget.values()) < 0:
+                raise _TooMuchError
+            found.append(page)
+        return found
+
+    parts = [(unit, part) for unit in plan.units for part in _read_together(unit)]
+    with Pages(views.cassandra) as reader, ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+        answers = pool.map(read, [unit.tag for unit, _ in parts], [part for _, part in parts])
+        of_parts = zip(parts, answers, strict=True)
+        for _, of_unit in groupby(of_parts, key=lambda answer: answer[0][0].number):
+            of_slices = list(of_unit)
+            if batches := list(chain.from_iterable(found for _, found in of_slices)):
+                unit, rows_of_unit = of_slices[0][0][0], pa.Table.from_batches(batches)
+                # Cassandra answers for several partitions in an order of its own; within each, rows stay in theirs.
+                in_time = np.argsort(rows_of_unit["timebucket"].to_numpy(), kind="stable")
+                yield unit, rows_of_unit.take(pa.array(in_time))
+
+
+def _read_together(unit: ScanUnit) -> Iterator[list[Slice]]:
+    """Yield the slices of a unit by queries: whole partitions together, each other part alone."""
+    for whole, of_kind in groupby(unit.slices, key=lambda part: part.whole):
+        parts, together = list(of_kind), BUCKETS_COUNTED if whole else 1
+        for begin in range(0, len(parts), together):
+            yield parts[begin : begin + together]
+
+
+def as_batch_rows(found: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.Table:
+    """Return the rows of a unit and tag, at least one, as scan.as_batch_rows does, with their checksums (STAGED)."""
+    count, (batch,) = found.num_rows, found.combine_chunks().to_batches()
+    offsets = uuids.of_binary(batch["timestamp"])
+    ticks = uuids.ticks(offsets)
+
+    def size(name: str) -> pa.Array:
+        return pc.fill_null(pc.binary_length(batch[name]), 0)
+
+    fixed = len(tag.encode()) + 100
+    columns = {
+        **{name: batch[name] for name in batch.schema.names},
+        "unit": pa.repeat(unit, count),
+        "tag": pa.repeat(tag, count),
+        "event_time": pa.array(ticks),
+        "offset": uuids.text(offsets),
+        "late": pa.repeat(0, count),
+        "event_missing": pc.or_(batch["event"].is_null(), batch["ser_id"].is_null()),
+        "offset_broken": pa.array((uuids.versions(offsets) != 1) | (ticks < 0) | (ticks > latest_ticks)),
+        "size": pc.add(pc.add(size("event"), size("meta")), pc.add(size("persistence_id"), fixed)),
+        "row_checksum": pa.nulls(count, pa.int64()),
+    }
+    for name, nothing in (("sequence_nr", 0), ("ser_id", 0), ("event", b"")):
+        columns[name] = pc.fill_null(columns[name], nothing)
+    for name in ("writer_uuid", "ser_manifest", "event_manifest"):
+        columns[name] = pc.fill_null(columns[name], "")
+    made = pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in STAGED], schema=STAGED
+    )
+    return with_checksums(made)
+
+
+def with_checksums(rows: pa.RecordBatch) -> pa.Table:
+    """Return rows (STAGED) with their checksums computed anew."""
+    checksums = pa.array(row_checksums(rows, layout.COLUMNS).view(np.int64))
+    at = STAGED.get_field_index("row_checksum")
+    return pa.Table.from_batches([rows]).set_column(at, STAGED.field(at), checksums)
