@@ -61,15 +61,12 @@ def judge(
     plan = sealing.plan
     of_keys = _by_key(summaries)
     rows = _rows_by_key(staged)
-    again = {key: [row for row in of_key if not row["is_new"]] for key, of_key in rows.items()}
     looked = {(look.tag, look.persistence_id) for look in plan.holds}
     known = _known(sealing, sorted({*rows, *looked}))
     frozen = sealing.frozen()
     waiting = {(hold.tag, hold.persistence_id): hold.reason for hold in frozen}
     doubtful = {key for key, files in of_keys.items() if not is_clean(files, known[key], sealing.written_to)}
-    doubtful |= {
-        key for key, of_key in again.items() if not all(_is_delivered(row, known[key]) for row in of_key)
-    }
+    doubtful |= {key for key, of_key in rows.items() if _left_over(of_key, known[key])}
     doubtful = (doubtful | looked) - waiting.keys()
     missing = {
         key: write_intervals(before[0].missing)
@@ -143,17 +140,26 @@ def _follows(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_delivered(row: Mapping[str, Any], before: tuple[Progress, int] | None) -> bool:
-    """Return what suspects.is_delivered says of a key row."""
-    if before is None:
+def is_delivered(number: int, sequence_nr: int, ticks: int, offset: str, known: Progress | None) -> bool:
+    """Return what suspects.is_delivered says of a row."""
+    if known is None:
         return False
-    known = before[0]
     last_missing = max((high for _, high in known.missing), default=0)
     return (
-        row["tag_pid_sequence_nr"] <= known.number
-        and row["sequence_nr"] <= known.sequence_nr
-        and row["tag_pid_sequence_nr"] > max(last_missing, 0)
-        and not is_in_doubt(known, row_of(row))
+        number <= known.number
+        and sequence_nr <= known.sequence_nr
+        and number > max(last_missing, 0)
+        and not is_in_doubt(known, Row(number, sequence_nr, ticks, offset, writer_uuid=""))
+    )
+
+
+def _left_over(rows: Iterable[Mapping[str, Any]], before: tuple[Progress, int] | None) -> bool:
+    """Return whether rows that were read again have some that were not delivered."""
+    known = before and before[0]
+    return not all(
+        is_delivered(row["tag_pid_sequence_nr"], row["sequence_nr"], row["event_time"], row["offset"], known)
+        for row in rows
+        if not row["is_new"]
     )
 
 

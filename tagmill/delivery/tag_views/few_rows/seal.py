@@ -5,7 +5,7 @@ import pyarrow as pa
 from tagmill.delivery.tag_views import file_summaries, seal_outputs
 from tagmill.delivery.tag_views.few_rows import judgement, reports, staging
 from tagmill.delivery.tag_views.few_rows.batches import Batches
-from tagmill.delivery.tag_views.few_rows.judgement import Verdict
+from tagmill.delivery.tag_views.few_rows.recount import recounted
 from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.gap_evidence import GapInvestigator
 from tagmill.delivery.tag_views.model import Manifest
@@ -31,7 +31,8 @@ def seal(sealing: Sealing) -> Manifest | None:
     investigation = GapInvestigator(sealing.ledger, sealing.views, plan, pipeline)
     summaries, totals = _summed(sealing, staged)
     verdict = judgement.judge(sealing, staged, summaries, investigation)
-    if _needs_recount(sealing, staged, verdict):
+    held_rows = recounted(sealing, staged, verdict)
+    if held_rows is None:
         return None
     checkpoints.reached("seal.judged")
     checked = reports.check(sealing, staged, verdict)
@@ -49,7 +50,7 @@ def seal(sealing: Sealing) -> Manifest | None:
             verdict.decisions,
             verdict.frozen,
             verdict.frozen_rows,
-            {},
+            held_rows,
             investigation.healed,
             checked.docs_page,
             batches.write_progress,
@@ -71,16 +72,3 @@ def _summed(sealing: Sealing, staged: list[StagedFile]) -> tuple[pa.Table, list[
             summaries.append(found)
     totals.sort(key=lambda total: (total.tag, total.unit, total.file))
     return pa.Table.from_batches(summaries, file_summaries.SUMMARY), totals
-
-
-def _needs_recount(sealing: Sealing, staged: list[StagedFile], verdict: Verdict) -> bool:
-    """Return whether rows may have come late to a hold that waits: then its rows in the view are counted, which Spark
-    does (held_row_counts).
-    """
-    if verdict.frozen_rows is None or sealing.plan.first:
-        return False
-    again = {file.name for file in staged if not file.is_new}
-    spans = sealing.plan.tags.values()
-    return any(span.back_from is not None for span in spans) or any(
-        file in again for file in verdict.frozen_rows.table["file"].to_pylist()
-    )
