@@ -22,6 +22,16 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import Journal
+from tests.support.few_rows import compared
+
+
+@pytest.fixture(autouse=True, scope="module")
+def both_seals(spark):
+    """Seal each small run with Spark, too, and compare."""
+    with compared(spark) as alike:
+        yield
+    assert alike
+
 
 PID = "o-000003"
 

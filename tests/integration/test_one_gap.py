@@ -33,7 +33,17 @@ from tests.support.delivery import (
     tagmill,
 )
 from tests.support.events import event, events, this_hour
+from tests.support.few_rows import compared
 from tests.support.topics import Crashed, crashing
+
+
+@pytest.fixture(autouse=True, scope="module")
+def both_seals(spark):
+    """Seal each small run with Spark, too, and compare."""
+    with compared(spark) as alike:
+        yield
+    assert alike
+
 
 BEGIN = this_hour() - timedelta(hours=25)
 STRICT = {"min_rows_for_share": 1, "min_ids_for_share": 1}
