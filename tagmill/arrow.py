@@ -1,4 +1,4 @@
-"""Cut Arrow rows into row groups of bounded size: a reader of a file has a whole row group in memory."""
+"""Schemas of Arrow, and row groups of bounded size: a reader of a file has a whole row group in memory."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,6 +8,21 @@ GROUP_BYTES = 32 * 1024 * 1024
 
 
 CODEC = {"compression": "zstd", "compression_level": 1}
+
+
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+}
+
+
+def schema_of(columns: str) -> pa.Schema:
+    """Return the schema of columns that are given as Spark's: `"tag string, number bigint"`."""
+    names_and_types = (column.split() for column in columns.split(","))
+    return pa.schema([(name, _TYPES[kind]) for name, kind in names_and_types])
 
 
 def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:

@@ -43,13 +43,17 @@ def test_the_list_of_instants_is_complete() -> None:
 @pytest.mark.parametrize(
     "killed", [pytest.param(KILLED, id="some"), pytest.param(INSTANTS, id="all", marks=pytest.mark.long)]
 )
+@pytest.mark.parametrize("small_run_rows", [50_000, 0], ids=["here", "by Spark"])
 def test_run_killed_at_each_instant_delivers_once(
-    killed: Sequence[str], delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+    small_run_rows: int,
+    killed: Sequence[str],
+    delivery: Callable[..., Any],
+    undisturbed: Callable[[str], Any],
 ) -> None:
     """Kill or crash a run at each instant in turn; each restart continues at once, because the dead owner's
     lease is free.
     """
-    disturbed = delivery("gap-middle")
+    disturbed = delivery("gap-middle", small_run_rows=small_run_rows)
     for instant in INSTANTS:
         if instant in killed:
             disturbed.deliver(at=instant).kill()

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ OTHERS = ("plan.before_commit", "seal.before_commit", "push.after_batch", "close
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
-    """Yield a factory of topics with products, each delivered by its own pipeline."""
-    yield from made(stack, kafka, spark, tmp_path)
+    """Yield a factory of topics with products, each read with Spark and delivered by its own pipeline."""
+    for make in made(stack, kafka, spark, tmp_path):
+        yield partial(make, small_run_rows=0)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tests.support.delivery import (
 from tests.support.events import event, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=1)
+BOTH = pytest.mark.parametrize("small_run_rows", [50_000, 0], ids=["here", "by Spark"])
 
 
 def stopped(settings, spark, *, held=()):
@@ -54,20 +55,23 @@ def stopped(settings, spark, *, held=()):
 
 
 @pytest.mark.parametrize(
-    ("case", "configured", "right"),
+    ("case", "configured", "right", "small_run_rows"),
     [
-        pytest.param("gap-middle", "Day", "Hour", marks=pytest.mark.long),
-        ("gap-middle", "Minute", "Hour"),
-        ("minute-buckets", "Hour", "Minute"),
+        pytest.param("gap-middle", "Day", "Hour", 0, marks=pytest.mark.long),
+        ("gap-middle", "Minute", "Hour", 0),
+        ("minute-buckets", "Hour", "Minute", 50_000),
     ],
 )
-def test_run_wrong_bucket_size_stops_naming_right_one(keyspace, settings, spark, case, configured, right):
-    wrong = settings(keyspace(case), case=case, bucket_size=configured)
+def test_run_wrong_bucket_size_stops_naming_right_one(
+    keyspace, settings, spark, case, configured, right, small_run_rows
+):
+    wrong = settings(keyspace(case), case=case, bucket_size=configured, small_run_rows=small_run_rows)
     text = stopped(wrong, spark)
     assert "bucket_size is wrong" in text and f'set bucket_size = "{right}"' in text
 
 
-def test_run_too_many_held_rows_stops(journal, settings, spark):
+@BOTH
+def test_run_too_many_held_rows_stops(journal, settings, spark, small_run_rows):
     """Stop at too large a share of held rows; the page names them, and the next run continues with the
     hold.
     """
@@ -78,8 +82,8 @@ def test_run_too_many_held_rows_stops(journal, settings, spark):
         "tags": ["t"],
         "bucket_size": "Hour",
         "first_time_bucket": BEGIN.isoformat(),
-        "name": "p_too_much_held",
     }
+    keys |= {"name": f"p_too_much_held_{small_run_rows}", "small_run_rows": small_run_rows}
     strict = settings(written.keyspace, quality={"min_rows_for_share": 1, "min_ids_for_share": 1}, **keys)
     text = stopped(strict, spark, held=["broken"])
     assert (
@@ -106,13 +110,18 @@ def test_run_too_many_held_rows_stops(journal, settings, spark):
     assert [hold.held_rows for hold in holds(strict, only(strict)).values()] == [2]
 
 
-def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatch):
+@BOTH
+def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatch, small_run_rows):
     """Stop once at numbers below 1, by the command line; the next run holds their persistence_id."""
     written = journal()
     written.both(events("sound", range(1, 9), BEGIN))
     written.view([event("broken", 0, BEGIN), event("broken", 1, BEGIN, sequence_nr=0)])
     configured = settings(
-        written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat()
+        written.keyspace,
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket=BEGIN.isoformat(),
+        small_run_rows=small_run_rows,
     )
     name = only(configured)
     schema.apply(configured)

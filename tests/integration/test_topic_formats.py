@@ -5,6 +5,7 @@ import json
 import struct
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -22,8 +23,9 @@ from tests.support.topics import OWNER, made
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
-    """Yield a factory of topics with products, each delivered by its own pipeline."""
-    yield from made(stack, kafka, spark, tmp_path)
+    """Yield a factory of topics with products, each read with Spark and delivered by its own pipeline."""
+    for make in made(stack, kafka, spark, tmp_path):
+        yield partial(make, small_run_rows=0)
 
 
 def avro_schema(*fields):

@@ -62,8 +62,9 @@ def shop(stack, kafka, spark, tmp_path):
     yield from made(stack, kafka, spark, tmp_path)
 
 
-def test_deliver_distinct_events_once_with_columns(shop):
-    one = shop(2, columns=COLUMNS)
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_deliver_distinct_events_once_with_columns(shop, small_run_rows):
+    one = shop(2, columns=COLUMNS, small_run_rows=small_run_rows)
     for product in (1, 2, 1, 3):
         one.send(product, price=product / 2, customer={"name": f"c{product}"})
     one.send(2, partition=1, price=9.0)
@@ -89,7 +90,7 @@ def test_deliver_in_bulk_reads_events_as_alone(shop):
     values and id.
     """
     one, prices, notes = (
-        shop(2, columns=[*COLUMNS, {"name": "note"}]),
+        shop(2, columns=[*COLUMNS, {"name": "note"}], small_run_rows=0),
         (0.5, 2, None, -0.0, 10**20),
         ("ü", None, {"a": [1]}, 7),
     )
@@ -271,11 +272,13 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
         pytest.param(1_000_000, id="nanoseconds"),
     ],
 )
-def test_deliver_odd_producer_clock_stops_nothing(shop, factor):
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_deliver_odd_producer_clock_stops_nothing(shop, factor, small_run_rows):
     """Send records whose timestamps count micro- or nanoseconds, or are below 0: only one past 2100 becomes a
     dead letter.
     """
-    one = shop(2, config={"message.timestamp.after.max.ms": str(2**63 - 1)}, max_records_per_run=5)
+    always = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    one = shop(2, config=always, max_records_per_run=5, small_run_rows=small_run_rows)
     one.send(1)
     one.topic.clock *= factor
     one.send(2, much="x" * 900_000)
@@ -430,11 +433,12 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
 
 
-def test_seal_lost_records_names_way_out(shop):
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_seal_lost_records_names_way_out(shop, small_run_rows):
     """Lose records of a planned run: its seal names them and the commands that abandon it and deliver the
     rest.
     """
-    one = shop(2)
+    one = shop(2, small_run_rows=small_run_rows)
     one.send(0)
     one.send(10, partition=1)
     one.deliver()
@@ -493,11 +497,12 @@ def test_deliver_added_partitions_topics_and_transactions(shop):
     assert one.deliver() == []
 
 
-def test_deliver_compacted_topic_with_missing_offsets(shop):
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_deliver_compacted_topic_with_missing_offsets(shop, small_run_rows):
     from tagmill.kafka.client import Kafka, Span
     from tests.support.kafka import Topic, create
 
-    one = shop()
+    one = shop(small_run_rows=small_run_rows)
     name = f"{one.name}-compacted"
     at_once = {
         "segment.ms": "1",

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmill.arrow import CODEC
-from tagmill.delivery.tag_views import batch_contents, seal_outputs
+from tagmill.arrow import CODEC, schema_of
+from tagmill.delivery.tag_views import batch_contents, progress_steps, seal_outputs
 from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, CutTotal
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict
 from tagmill.delivery.tag_views.few_rows.staging import STAGED, Key, StagedFile, as_batch_rows, with_checksums
@@ -22,12 +22,7 @@ from tagmill.domain.batches.cutting import cut
 from tagmill.domain.time_buckets import month
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 
-PROGRESS = pa.schema(
-    {
-        "tag": pa.string(), "persistence_id": pa.string(), "number": pa.int64(), "sequence_nr": pa.int64(),
-        "offset": pa.string(), "missing": pa.string(), "batch": pa.int32(), "last": pa.bool_(),
-    }
-)  # fmt: skip
+PROGRESS = schema_of(progress_steps.COLUMNS)
 # A row in a rewritten file: `file` and `row_index` say where it comes from, `at` in which stream and cut it is.
 Placed = dict[str, Any]
 

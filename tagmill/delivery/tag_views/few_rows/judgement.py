@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tagmill.arrow import schema_of
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import lives, seal_outputs
 from tagmill.delivery.tag_views.few_rows.staging import Key, StagedFile
@@ -24,12 +25,7 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.ledger.progress import HoldRow, write_intervals
 from tagmill.ledger.write_times import foreign
 
-DECISIONS = pa.schema(
-    [
-        (part.split()[0], pa.string() if part.split()[1] == "string" else pa.int64())
-        for part in JUDGED_SCHEMA.split(",")
-    ]
-)
+DECISIONS = schema_of(JUDGED_SCHEMA)
 Summaries = Mapping[Key, Sequence[Mapping[str, Any]]]
 Known = Mapping[Key, tuple[Progress, int] | None]
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmill.arrow import CODEC
+from tagmill.arrow import CODEC, schema_of
 from tagmill.cassandra import uuids
 from tagmill.cassandra.paging import Pages
 from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.delivery.tag_views.model import Plan, ScanUnit, Slice
+from tagmill.delivery.tag_views.suspects import KEY_COLUMNS
 from tagmill.domain.batches import layout
 from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
@@ -22,16 +23,12 @@ from tagmill.runs.storage import RunFiles
 
 # Bytes of rows, and slices, that this process reads for one run at most; queries that are under way at once.
 MAX_BYTES, MAX_SLICES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 2000, 4
-STAGED = pa.schema(
-    {
-        "unit": pa.int32(), "tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(),
-        "tag_pid_sequence_nr": pa.int64(), "event_time": pa.int64(), "offset": pa.string(), "timebucket": pa.int64(),
-        "writer_uuid": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "event_manifest": pa.string(),
-        "event": pa.binary(), "meta_ser_id": pa.int32(), "meta_ser_manifest": pa.string(), "meta": pa.binary(),
-        "late": pa.int32(), "event_missing": pa.bool_(), "offset_broken": pa.bool_(), "size": pa.int32(),
-        "row_checksum": pa.int64(),
-    }
-)  # fmt: skip
+STAGED = schema_of(
+    "unit int, tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, "
+    "offset string, timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, "
+    "event binary, meta_ser_id int, meta_ser_manifest string, meta binary, late int, event_missing boolean, "
+    "offset_broken boolean, size int, row_checksum bigint"
+)
 Key = tuple[str, str]
 
 
@@ -50,9 +47,9 @@ class StagedFile:
     rows: pa.Table
 
     def rows_with_place(self) -> pa.Table:
-        """Return the rows with `file`, `row_index` and `is_new`, as suspects.keys_of does, without payloads."""
+        """Return the key columns of the rows, as suspects.keys_of does."""
         count = self.rows.num_rows
-        keys = self.rows.drop_columns(["event", "meta"])
+        keys = self.rows.select(KEY_COLUMNS)
         for name, values in (
             ("file", pa.repeat(self.name, count)),
             ("row_index", pa.array(np.arange(count))),
@@ -143,9 +140,9 @@ def _read_together(unit: ScanUnit) -> Iterator[list[Slice]]:
             yield parts[begin : begin + together]
 
 
-def as_batch_rows(found: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.Table:
+def as_batch_rows(rows: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.Table:
     """Return the rows of a unit and tag, at least one, as scan.as_batch_rows does, with their checksums (STAGED)."""
-    count, (batch,) = found.num_rows, found.combine_chunks().to_batches()
+    count, (batch,) = rows.num_rows, rows.combine_chunks().to_batches()
     offsets = uuids.of_binary(batch["timestamp"])
     ticks = uuids.ticks(offsets)
 
