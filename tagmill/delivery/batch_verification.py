@@ -1,6 +1,6 @@
 """Compare the batches of a destination with the ledger: rows and checksum of each, asked of ClickHouse."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -82,23 +82,29 @@ def stored(
     )
     expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
     batches: dict[UUID, Stored] = {}
-    for number in range(retired.up_to() + 1, last + 1):
-        row = ledger.run(pipeline, number)
-        if row is None or not row.manifest_file:
-            continue
+
+    def of_run(row: RunRow, of_row: list[BatchRow]) -> list[Stored]:
         sealed = {batch.number: batch for batch in read(files, row).batches}
-        for batch in ledger.batches(pipeline, number):
-            wanted = sealed[batch.number]
-            expected = (
-                [Totals(batch.generation, wanted.rows, wanted.checksum)]
-                if batch.state == BatchState.IN_CLICKHOUSE
-                else []
-            )
-            there = found.pop(batch.batch_id, [])
-            gone = expired.count(number, batch, expected, there, wanted)
-            batches[batch.batch_id] = Stored(
-                number, batch, expected, there, open=row.state.is_open, expired=gone
-            )
+        made = []
+        for batch in of_row:
+            wanted, there = sealed[batch.number], found.get(batch.batch_id, [])
+            in_place = batch.state == BatchState.IN_CLICKHOUSE
+            expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if in_place else []
+            gone = expired.count(row.run, batch, expected, there, wanted)
+            made.append(Stored(row.run, batch, expected, there, open=row.state.is_open, expired=gone))
+        return made
+
+    numbers: Sequence[int] = range(retired.up_to() + 1, last + 1)
+    for serial in (False, True):
+        runs, doubtful = ledger.many_runs(pipeline, numbers, serial=serial), []
+        for number, (row, of_row) in zip(numbers, runs, strict=True):
+            made = of_run(row, of_row) if row is not None and row.manifest_file else []
+            if row is None or row.state.is_open or not all(map(_is_settled, made)):
+                doubtful.append(number)
+            batches |= {one.batch.batch_id: one for one in made}
+        numbers = doubtful
+    for batch_id in batches:
+        found.pop(batch_id, None)
     # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
     for kept in retired.batches(last):
         if kept.batch_id not in batches:
@@ -119,6 +125,11 @@ def stored(
                 kept.run, row_of_it, expected, there, past_retention=True, expired=gone
             )
     return list(batches.values()), list(found)
+
+
+def _is_settled(one: Stored) -> bool:
+    """Return whether nothing of a batch would look otherwise if a change under way was missed."""
+    return one.agrees and one.batch.state != BatchState.NEW
 
 
 def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
@@ -143,8 +154,10 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
 def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
     """Yield the runs that have a NEW batch. A run past retention has none."""
     retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
-    for number in range(retired + 1, ledger.last_run(pipeline) + 1):
-        if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
+    numbers = range(retired + 1, ledger.last_run(pipeline) + 1)
+    runs = ledger.many_runs(pipeline, numbers, serial=True)
+    for number, (_, batches) in zip(numbers, runs, strict=True):
+        if any(batch.state == BatchState.NEW for batch in batches):
             yield number
 
 
