@@ -11,7 +11,7 @@ try:
 except ImportError:
     from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
-__all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins"]
+__all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins", "store_dags"]
 
 
 def cron(timetable: Any) -> str:
@@ -43,3 +43,19 @@ def first_run(dag: Any) -> Any:
         return dag.next_dagrun_info(last_automated_run_info=None).run_after
     except TypeError:
         return dag.next_dagrun_info(last_automated_dagrun=None).run_after
+
+
+def store_dags(bag: Any, session: Any) -> None:
+    """Store the DAGs of a bag in Airflow's database, as the DAG processor does."""
+    from airflow.models.dagbundle import DagBundleModel
+
+    try:
+        from airflow.dag_processing.dagbag import sync_bag_to_db
+    except ImportError:
+        from airflow.models.dagbag import sync_bag_to_db
+    if session.get(DagBundleModel, "tests") is None:
+        session.add(DagBundleModel(name="tests"))
+        session.flush()
+    for dag in bag.dags.values():
+        dag.relative_fileloc = dag.fileloc
+    sync_bag_to_db(bag, "tests", None, session=session)
