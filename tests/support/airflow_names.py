@@ -13,11 +13,13 @@ except ImportError:
 
 __all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins", "store_dags"]
 
+PRESETS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
+
 
 def cron(timetable: Any) -> str:
-    """Return the cron expression of a timetable of tagmill.airflow.compat."""
+    """Return the cron expression of a timetable of tagmill.airflow.compat; Airflow 3.2 keeps a preset as it is."""
     expression: str = getattr(timetable, "expression", None) or timetable._expression
-    return expression
+    return PRESETS.get(expression, expression)
 
 
 def crons(timetable: Any) -> set[str]:
