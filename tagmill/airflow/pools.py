@@ -128,7 +128,7 @@ def record_warnings(session: "Session") -> None:
     for dag_id in sorted(dag_id for dag_id, of_dag in tags.items() if is_ours(dag_id, of_dag)):
         dag = SerializedDagModel.get_dag(dag_id, session=session)
         absent = missing({task.pool for task in dag.tasks}, session) if dag is not None else []
-        text = f"no pool {', '.join(absent)}: tasks run in the default pool. Create it: {cure(absent)}"
+        text = f"no pool {', '.join(absent)}: runs that begin now use the default pool. Create it: {cure(absent)}"
         row = recorded.get(dag_id)
         if not absent:
             if row is not None:

@@ -1,14 +1,17 @@
 """How DAGs look and behave in Airflow: for all pipelines in `[airflow]`, for one in `[pipelines.NAME.airflow]`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from tagmill.config.base import Section
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 ImportPath = Annotated[str, Field(pattern=f"^{IMPORT_PATH}$")]
+# Arguments of notifiers that are secrets.
+SECRET_ARGUMENT = re.compile(r"password|secret|token|(api|access|integration|private)_?key", re.IGNORECASE)
 
 
 class Notifier(Section):
@@ -26,6 +29,14 @@ class Notifier(Section):
     def arguments(self) -> dict[str, Any]:
         """The arguments of the notifier's class."""
         return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _without_secrets(self) -> "Notifier":
+        if secret := next(filter(SECRET_ARGUMENT.search, self.arguments), None):
+            raise ValueError(
+                f"{secret}: a secret doesn't belong in the file; name an Airflow connection that has it"
+            )
+        return self
 
 
 Callback = ImportPath | Notifier

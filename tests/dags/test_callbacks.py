@@ -85,8 +85,12 @@ def test_notifier_not_installed_is_a_warning(airflow_section, key):
             "airflow.on_deadline: our_calls:no can't be",
         ),
         ('on_failure = [{ notifier = "a b" }]', "airflow.on_failure.0"),
+        (
+            'on_failure = [{ notifier = "pagerduty", integration_key = "k" }]',
+            "integration_key: a secret doesn't",
+        ),
     ],
-    ids=["argument", "module", "deadline", "name"],
+    ids=["argument", "module", "deadline", "name", "secret"],
 )
 def test_wrong_callback_is_an_import_error(airflow_section, text, said):
     airflow_section(text)

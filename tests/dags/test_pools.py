@@ -102,7 +102,7 @@ def test_asking_for_warnings_names_missing_pools(session):
     assert warnings("/api/v2/dags") == {}
     found = warnings("/api/v2/dagWarnings")
     assert set(found) == {"deliver_orders", "deliver_payments", "deliver_products", "deliver_cart_events"}
-    assert found["deliver_orders"].startswith("no pool clickhouse: tasks run in the default pool.")
+    assert found["deliver_orders"].startswith("no pool clickhouse: runs that begin now use the default pool.")
     assert 'airflow pools set clickhouse 1 "tagmill"' in found["deliver_orders"]
     Pool.create_or_update_pool("clickhouse", 1, "", False, session=session)
     session.commit()

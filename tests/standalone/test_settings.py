@@ -38,7 +38,7 @@ def test_missing_pool_is_warned_of_and_replaced(stack, delivered, append) -> Non
         assert (used["push"], used["seal"]) == ("default_pool", "spark")
         time.sleep(2)
         (warning,) = delivered.call("GET", path)["dag_warnings"]
-        assert warning["message"].startswith("no pool clickhouse: tasks run in the default pool")
+        assert warning["message"].startswith("no pool clickhouse: runs that begin now use the default pool")
     finally:
         delivered.api.set_pool("clickhouse", 2, "Inserts into ClickHouse")
     time.sleep(2)
