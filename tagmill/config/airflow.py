@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tagmill.config.base import Section
 
@@ -39,7 +39,13 @@ class Notifier(Section):
         return self
 
 
-Callback = ImportPath | Notifier
+def _kind(value: Any) -> str:
+    return "function" if isinstance(value, str) else "notifier"
+
+
+Callback = Annotated[
+    Annotated[ImportPath, Tag("function")] | Annotated[Notifier, Tag("notifier")], Discriminator(_kind)
+]
 
 
 class DagSettings(Section):

@@ -86,7 +86,7 @@ def fail(context):
     raise ValueError("no line")
 
 def note(context):
-    known = Connection.get("tagmill_cassandra").login
+    known = Connection.get("of_the_database").login
     pathlib.Path({file!r}).write_text(json.dumps([context["dag_run"]["dag_id"], known]))
 """
 
