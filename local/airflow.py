@@ -1,9 +1,9 @@
 """Run Airflow standalone on the stack: in its own home, with the project's DAGs and plugins, and connections
 by environment.
 
-It runs in the Airflow environment (build/venvs/airflow); its Spark jobs go through local/bin/spark-submit
-into the Spark environment. SIGTERM to `airflow standalone` would orphan its children. It is therefore stopped
-with SIGINT, and processes that are left are ended by their mark.
+It runs in the Airflow environment (build/venvs/airflow), its Spark jobs in the environment of this program. SIGTERM to
+`airflow standalone` would orphan its children. It is therefore stopped with SIGINT, and processes that are left are
+ended by their mark.
 """
 
 import json
@@ -100,8 +100,8 @@ class Airflow(Service):
 
 
 def environment(places: StackLayout, home: Path) -> dict[str, str]:
-    """Return the variables of an Airflow standalone on this stack: settings, connections, and a PATH with the
-    spark-submit wrapper.
+    """Return the variables of an Airflow standalone on this stack: settings, connections, the environment
+    for jobs, and PATH.
     """
     base = f"http://127.0.0.1:{places.ports.airflow}"
     java = java_home(SPARK)
@@ -138,11 +138,10 @@ def environment(places: StackLayout, home: Path) -> dict[str, str]:
         "TAGMILL_CASSANDRA__PORT": str(places.ports.cassandra),
         "TAGMILL_CLICKHOUSE__PORT": str(places.ports.clickhouse),
         "TAGMILL_KAFKA__BOOTSTRAP_SERVERS": json.dumps([f"127.0.0.1:{places.ports.kafka}"]),
-        "JOBS_VENV": sys.prefix,
+        "TAGMILL_SPARK__ENVIRONMENT": sys.prefix,
         "JAVA_HOME": java,
         "PATH": os.pathsep.join(
             [
-                str(places.root / "local" / "bin"),
                 str(places.airflow_venv / "bin"),
                 f"{java}/bin",
                 os.environ.get("PATH", os.defpath),

@@ -16,6 +16,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 try:
     from airflow.sdk.exceptions import (
@@ -42,6 +43,10 @@ except ImportError:
         CronTriggerTimetable,
         MultipleCronTriggerTimetable,
     )
+try:
+    from airflow.sdk.definitions.callback import AsyncCallback
+except ImportError:
+    from airflow.sdk.definitions.deadline import AsyncCallback  # type: ignore[attr-defined]
 try:
     from airflow.sdk.types import TaskInstanceKey
 except ImportError:
@@ -75,7 +80,10 @@ __all__ = [
     "AirflowRescheduleException",
     "AirflowSkipException",
     "AirflowTimetableInvalid",
+    "AsyncCallback",
     "CronTriggerTimetable",
+    "DeadlineAlert",
+    "DeadlineReference",
     "DownstreamTasksSkipped",
     "MultipleCronTriggerTimetable",
     "ParamValidationError",

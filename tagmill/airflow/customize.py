@@ -3,26 +3,26 @@
 The factories make DAGs with the defaults, so that only this module knows of those settings.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Sequence
 from datetime import timedelta
-from importlib import import_module
-from typing import Any
 
 from airflow.sdk import DAG
 
+from tagmill.airflow.callbacks import Called, NotInstalled, deadline_missed, imported, made
+from tagmill.airflow.compat import AsyncCallback, DeadlineAlert, DeadlineReference
 from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, RETRIES, SPARK_POOL
-from tagmill.config.airflow import DagSettings
-from tagmill.errors import ConfigurationError
+from tagmill.config.airflow import Callback, DagSettings
 
 
 def customize(dag: DAG, settings: DagSettings) -> None:
     """Set owner, tags, pools, queue, limits and callbacks of a DAG, then let the configured function change it.
 
-    Raises ConfigurationError if an import path leads to nothing.
+    A notifier that is not installed is a warning. Raises ConfigurationError if an import path leads to nothing.
     """
     dag.tags |= set(settings.tags)
     pools = {SPARK_POOL: settings.spark_pool, CLICKHOUSE_POOL: settings.clickhouse_pool}
-    callbacks = [_imported("on_failure", path) for path in settings.on_failure]
+    callbacks = _callbacks(dag, "on_failure", settings.on_failure)
     for task in dag.tasks:
         task.owner = settings.owner
         task.pool = pools.get(task.pool, task.pool)
@@ -35,16 +35,35 @@ def customize(dag: DAG, settings: DagSettings) -> None:
             task.queue = settings.queue
         if callbacks:
             task.on_failure_callback = callbacks
+    if settings.deadline_seconds is not None and dag.schedule is not None:
+        dag.deadline = [_deadline(dag, settings.deadline_seconds, settings.on_deadline)]
     if settings.customize:
-        _imported("customize", settings.customize)(dag)
+        imported("customize", settings.customize)(dag)
 
 
-def _imported(key: str, path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"airflow.{key}: {path} can't be imported: {error}") from None
-    if not callable(found):
-        raise ConfigurationError(f"airflow.{key}: {path} is not a function or a notifier")
-    return found
+def _deadline(dag: DAG, seconds: float, callbacks: Sequence[Callback]) -> DeadlineAlert:
+    """Return the alert of a DAG; its callbacks are made here, too, so that a wrong one is an import error.
+
+    It counts from the run's queueing: runs that are triggered without a logical date have no other moment.
+    """
+    _callbacks(dag, "on_deadline", callbacks)
+    configured = [
+        callback if isinstance(callback, str) else callback.model_dump(mode="json") for callback in callbacks
+    ]
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=seconds),
+        callback=AsyncCallback(deadline_missed, {"deadline_seconds": seconds, "callbacks": configured}),
+    )
+
+
+def _callbacks(dag: DAG, key: str, configured: Sequence[Callback]) -> list[Called]:
+    """Return the callbacks of a key; of one that is not installed, warn in the import's log and on the DAG's page."""
+    callbacks = []
+    for callback in configured:
+        try:
+            callbacks.append(made(key, callback))
+        except NotInstalled as error:
+            warnings.warn(str(error), stacklevel=2)
+            dag.doc_md = f"**Warning:** {error}.\n\n{dag.doc_md or ''}"
+    return callbacks

@@ -16,6 +16,8 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import ConfigurationError
 
 Timetable = CronTriggerTimetable | MultipleCronTriggerTimetable
+# What a DAG does: its id is `<kind>_<pipeline>`.
+KINDS = frozenset({"audit", "cleanup", "deliver", "expire", "maintenance", "purge", "replicate"})
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts
 # and the progress of a capped run (some 3000 persistence ids a second).

@@ -20,12 +20,14 @@ def inventory() -> dict[str, Any]:
     from airflow.models import Pool
 
     from tagmill.airflow.connections import find, load_settings
-    from tagmill.airflow.factory import CLICKHOUSE_POOL, SPARK_POOL
     from tagmill.config.settings import Settings
     from tagmill.errors import TagmillError
 
     pools = {pool.pool: pool.slots for pool in Pool.get_pools()}
     settings = Settings.load()
+    pipelines = (*settings.pipelines, *settings.kafka_journals, *settings.streams)
+    looks = (settings.airflow, *map(settings.dags_of, pipelines))
+    wanted = {pool for look in looks for pool in (look.spark_pool, look.clickhouse_pool)}
     named = {
         getattr(settings, section).airflow_connection
         for section in ("cassandra", "clickhouse", "kafka", "spark")
@@ -38,7 +40,7 @@ def inventory() -> dict[str, Any]:
         error = str(wrong)
     return {
         "pools": pools,
-        "missing_pools": [name for name in (SPARK_POOL, CLICKHOUSE_POOL) if name not in pools],
+        "missing_pools": sorted(wanted - pools.keys()),
         "connections": sorted(connections),
         "missing_connections": sorted(named - connections),
         "error": error,

@@ -194,10 +194,11 @@ class JobOperator(SparkSubmitOperator):
         A driver on a cluster inherits neither the environment of this process nor its folder for temporary
         files.
         """
+        from tagmill.spark import job_environment
         from tagmill.spark.job_report import write_arguments
         from tagmill.spark.session import names_disks, spark_conf
 
-        jobs = environment_variables(settings.spark.environment)
+        jobs = job_environment.variables(settings.spark.environment)
         secrets = connections.spark_environment(settings, *self.stores)
         self.conf = _without_master(spark_conf(settings))
         hook = self._new_hook(settings, secrets, own)
@@ -420,28 +421,6 @@ class DrainBacklogOperator(TriggerDagRunOperator):
         if reread := self.planned.get("reread"):
             self.conf |= {"reread_from": reread[0], "reread_until": reread[1]}
         super().execute(context)
-
-
-def environment_variables(folder: Path | None) -> dict[str, str]:
-    """Return the variables with which `spark-submit` runs in a Python environment; None: the first one on PATH.
-
-    Raises ConfigurationError if the environment has no PySpark.
-    """
-    if folder is None:
-        return {}
-    homes = sorted(folder.glob("lib/python3*/site-packages/pyspark"))
-    if not homes or not (folder / "bin" / "spark-submit").is_file():
-        raise ConfigurationError(
-            f"spark.environment: {folder} has no PySpark. Nothing was started. Install tagmill[spark] there"
-        )
-    python = str(folder / "bin" / "python")
-    return {
-        "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),
-        "PYSPARK_DRIVER_PYTHON": python,
-        "PYSPARK_PYTHON": python,
-        "PYTHONPATH": "",
-        "SPARK_HOME": str(homes[-1]),
-    }
 
 
 def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str]:

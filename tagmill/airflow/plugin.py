@@ -1,5 +1,5 @@
 """The plugin that registers Tagmill's pages (tagmill.airflow.web) in Airflow's UI: /tagmill/ behind the login, in
-the menu under Browse.
+the menu under Browse. It also looks after missing pools (tagmill.airflow.pools).
 
 Airflow finds it by the entry point `airflow.plugins` of the installed package.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from tagmill.airflow import pools
 from tagmill.airflow.lazy import LazyApp
 
 
@@ -32,3 +33,5 @@ class TagmillPlugin(AirflowPlugin):
             "category": "browse",
         }
     ]
+    listeners = [pools]
+    fastapi_root_middlewares = [{"middleware": pools.PoolWarnings, "name": "Tagmill's missing pools"}]

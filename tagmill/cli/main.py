@@ -31,9 +31,11 @@ from tagmill.cli import (
 )
 from tagmill.cli.exit_codes import EPILOG
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+from tagmill.cli.suggestions import SuggestingGroup
 from tagmill.runs.privacy import keep_from_others
 
 app = typer.Typer(
+    cls=SuggestingGroup,
     help="Deliver tagged events from Cassandra and Kafka to ClickHouse, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

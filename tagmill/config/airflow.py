@@ -1,13 +1,51 @@
 """How DAGs look and behave in Airflow: for all pipelines in `[airflow]`, for one in `[pipelines.NAME.airflow]`."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tagmill.config.base import Section
 
-ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+ImportPath = Annotated[str, Field(pattern=f"^{IMPORT_PATH}$")]
+# Arguments of notifiers that are secrets.
+SECRET_ARGUMENT = re.compile(r"password|secret|token|(api|access|integration|private)_?key", re.IGNORECASE)
+
+
+class Notifier(Section):
+    """A notifier of a provider of Airflow; the further keys are its arguments."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    notifier: str = Field(
+        pattern=rf"^([A-Za-z_]\w*|{IMPORT_PATH})$",
+        description="Name that the notifier's module has in its provider (`slack`, `slack_webhook`, `smtp`, `pagerduty`, "
+        "…), or `module:Class`. Further keys are its arguments, which Airflow fills in as templates.",
+        examples=["slack"],
+    )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the notifier's class."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _without_secrets(self) -> "Notifier":
+        if secret := next(filter(SECRET_ARGUMENT.search, self.arguments), None):
+            raise ValueError(
+                f"{secret}: a secret doesn't belong in the file; name an Airflow connection that has it"
+            )
+        return self
+
+
+def _kind(value: Any) -> str:
+    return "function" if isinstance(value, str) else "notifier"
+
+
+Callback = Annotated[
+    Annotated[ImportPath, Tag("function")] | Annotated[Notifier, Tag("notifier")], Discriminator(_kind)
+]
 
 
 class DagSettings(Section):
@@ -29,7 +67,8 @@ class DagSettings(Section):
     spark_pool: str = Field(
         "spark",
         min_length=1,
-        description="Pool of the tasks that start Spark. Airflow warns of a DAG whose pool is missing.",
+        description="Pool of the tasks that start Spark. Where it does not exist, Airflow warns of it, and tasks run in "
+        "the default pool.",
         examples=["default_pool"],
     )
     clickhouse_pool: str = Field(
@@ -47,11 +86,26 @@ class DagSettings(Section):
         description="Seconds that a task may take whose work grows with a run. The others may take ten minutes.",
         examples=[21600],
     )
-    on_failure: list[ImportPath] = Field(
+    on_failure: list[Callback] = Field(
         default_factory=list,
-        description="Callbacks of a task that failed for good, each as `module:name`: a function of the context, or a "
-        "notifier of a provider, made by that module.",
-        examples=[["alerts:to_slack"]],
+        description="What is called when a task failed for good: functions of the context as `module:name`, and "
+        "notifiers of Airflow's providers.",
+        examples=[["alerts:tell", {"notifier": "slack", "text": "{{ ti.task_id }} failed"}]],
+    )
+    deadline_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds from a run's queueing within which it should be done, for DAGs with a schedule. A run that "
+        "takes longer goes on, and `on_deadline` is called. Left out: any time.",
+        examples=[7200],
+    )
+    on_deadline: list[Callback] = Field(
+        default_factory=list,
+        description="What Airflow's triggerer calls when a run misses `deadline_seconds`, written as in `on_failure`. "
+        "The context has `dag_run` and `deadline`.",
+        examples=[
+            [{"notifier": "smtp", "to": "team@example.org", "subject": "{{ dag_run.dag_id }} is late"}]
+        ],
     )
     customize: ImportPath | None = Field(
         None,

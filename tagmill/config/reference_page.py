@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tagmill.config.airflow import AirflowSettings, PipelineDagSettings
+from tagmill.config.airflow import AirflowSettings, Notifier, PipelineDagSettings
 from tagmill.config.base import Section
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
@@ -55,6 +55,7 @@ SECTIONS: dict[str, type[Section]] = {
     "[storage]": StorageSettings,
     "[kafka]": KafkaSettings,
     "[airflow]": AirflowSettings,
+    "[[airflow.on_failure]] and [[airflow.on_deadline]], where they are notifiers": Notifier,
     '[pipelines.NAME], kind = "tag_views"': PipelineSettings,
     "[pipelines.NAME.airflow], of any kind": PipelineDagSettings,
     "[pipelines.NAME.quality]": QualitySettings,

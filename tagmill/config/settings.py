@@ -29,8 +29,10 @@ from tagmill.config.kafka import (
     Stream,
     TopicSettings,
 )
+from tagmill.config.known_keys import keys_at
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.journal_tables import JournalTables
+from tagmill.domain.nearest import did_you_mean
 from tagmill.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -217,8 +219,8 @@ class SparkSettings(Section):
     environment: Path | None = Field(
         None,
         description="Folder of the Python environment with `tagmill[spark]` in which Airflow's workers run jobs. Left "
-        "out: that of the first `spark-submit` on PATH.",
-        examples=["/opt/tagmill"],
+        "out: `/opt/tagmill` if it has PySpark, else that of the first `spark-submit` on PATH.",
+        examples=["/srv/venvs/tagmill"],
     )
     class_archive: Path | None = Field(
         None,
@@ -284,7 +286,8 @@ class Settings(BaseSettings):
                 kind = FORMER_KINDS[kind]
                 keys = {**keys, "kind": kind}
             if not isinstance(kind, str) or kind not in KINDS:
-                raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}")
+                near = did_you_mean(str(kind), KINDS)
+                raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}{near}")
             sorted_out[KINDS[kind]][name] = keys
         for former, names in renamed.items():
             log.warning(
@@ -460,13 +463,15 @@ class Settings(BaseSettings):
             raise self._not_there(name, "topic or kafka_journal_events", self.streams) from None
 
     def _not_there(self, name: str, kind: str, configured: Iterable[str]) -> ConfigurationError:
-        if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
+        known = {*self.pipelines, *self.kafka_journals, *self.streams}
+        if name in known:
             return ConfigurationError(
                 f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done",
                 pipeline=name,
             )
         return ConfigurationError(
-            f"pipeline {name!r} is not in the configuration (there: {', '.join(configured) or 'none'})",
+            f"pipeline {name!r} is not in the configuration (there: {', '.join(configured) or 'none'})"
+            f"{did_you_mean(name, known)}",
             pipeline=name,
         )
 
@@ -522,15 +527,20 @@ def _refuse_fields(file: Path, content: dict[str, Any]) -> None:
 
 
 def _explained(error: ValidationError) -> str:
-    """Return all mistakes in one line, each with its key."""
+    """Return all mistakes in one line, each with its key; an unknown key also with the nearest one."""
     parts = []
     for mistake in error.errors():
-        first, *steps = (str(step) for step in mistake["loc"] or [""])
+        place = [str(step) for step in mistake["loc"] or [""]]
+        first, *steps = place
         key = ".".join(["pipelines" if first in KINDS.values() else first, *steps])
-        text = (
-            "unknown key"
-            if mistake["type"] == "extra_forbidden"
-            else mistake["msg"].removeprefix("Value error, ")
-        )
+        text = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            text = f"unknown key{_nearest(place)}"
         parts.append(f"{key}: {text}" if key else text)
     return "; ".join(parts)
+
+
+def _nearest(place: list[str]) -> str:
+    *above, key = place
+    known = keys_at(Settings, above)
+    return did_you_mean(key, known - set(KINDS.values()) | {"pipelines"} if not above else known)

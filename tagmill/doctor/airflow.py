@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tagmill.config.settings import CONFIG_VARIABLE
-from tagmill.doctor.model import Findings, fine, not_checked, wrong
+from tagmill.doctor.model import Findings, fine, not_checked, warning, wrong
 
 POOLS, CONNECTIONS = "airflow pools", "airflow connections"
 # Seconds for Airflow to start and to answer.
@@ -41,7 +41,7 @@ def examine(file: Path) -> Findings:
         return
     if missing := told["missing_pools"]:
         cure = "; ".join(f'airflow pools set {name} 1 "tagmill"' for name in missing)
-        yield wrong(POOLS, f"no pool {', '.join(missing)}: tasks would wait for ever", cure)
+        yield warning(POOLS, f"no pool {', '.join(missing)}: tasks run in the default pool", cure)
     else:
         yield fine(POOLS, ", ".join(f"{name} ({slots} slots)" for name, slots in told["pools"].items()))
     if told["error"]:

@@ -2,7 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from cassandra import ConsistencyLevel, DriverException
 from cassandra.query import SimpleStatement
@@ -43,6 +45,15 @@ APPLY = "tagmill schema apply"
 LOGIN_CURE = "correct TAGMILL_CASSANDRA__USERNAME and TAGMILL_CASSANDRA__PASSWORD in the environment"
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The connection, and the nodes and keyspaces that the driver knew when the checks began."""
+
+    cassandra: Cassandra
+    nodes: Nodes
+    keyspaces: Mapping[str, Any]
+
+
 def connect(scope: Scope) -> Checked[Cassandra | None]:
     """Check the way to Cassandra and the login; return the connection, which the caller closes."""
     configured = scope.settings.cassandra
@@ -74,13 +85,13 @@ def examine(scope: Scope, cassandra: Cassandra | None) -> Checked[bool]:
         for check in ("cassandra nodes", *_names(scope)):
             yield not_checked(check, "no connection to Cassandra")
         return False
-    nodes = _nodes(cassandra)
-    yield _versions(cassandra, nodes)
-    complete = yield from _ledger(scope, cassandra, nodes)
+    seen = _Seen(cassandra, _nodes(cassandra), cassandra.keyspaces)
+    yield _versions(cassandra, seen.nodes)
+    complete = yield from _ledger(scope, seen)
     for name, configured in scope.views.items():
-        yield from _journal(scope, cassandra, nodes, name, configured, ledger=complete)
+        yield from _journal(scope, seen, name, configured, ledger=complete)
     for keyspace, written in scope.journal_keyspaces.items():
-        yield from _kafka_journal(scope, cassandra, nodes, keyspace, written=written)
+        yield from _kafka_journal(scope, seen, keyspace, written=written)
     return complete
 
 
@@ -116,12 +127,12 @@ def _versions(cassandra: Cassandra, nodes: Nodes) -> Finding:
     return fine(check, said)
 
 
-def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
+def _ledger(scope: Scope, seen: _Seen) -> Checked[bool]:
     """Check the ledger's keyspace; return whether it is complete and can be read."""
-    configured = scope.settings.cassandra
+    configured, cassandra, nodes = scope.settings.cassandra, seen.cassandra, seen.nodes
     keyspace = configured.ledger_keyspace
     rights = f"keyspace {keyspace}: rights"
-    metadata = cassandra.keyspaces.get(keyspace)
+    metadata = seen.keyspaces.get(keyspace)
     if metadata is None:
         planned = replication.judge_planned(configured.replication.options(), keyspace, nodes)
         yield planned or not_checked(f"keyspace {keyspace}: replication", "the keyspace does not exist yet")
@@ -131,7 +142,7 @@ def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
         else:
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return False
-    options = _replication(cassandra, keyspace)
+    options = _replication(metadata)
     check = f"keyspace {keyspace}: replication"
     yield replication.judge_ledger(keyspace, options, nodes) or replication.judge(
         check, keyspace, options, configured.own_consistency, "cassandra.read_consistency", nodes
@@ -160,6 +171,7 @@ def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
     existing = [table for table in wanted if table in metadata.tables]
     allowed = ask(
         cassandra,
+        seen.keyspaces,
         rights,
         [Wanted(right, keyspace, one) for right in ("SELECT", "MODIFY") for one in existing],
     )
@@ -167,19 +179,16 @@ def _ledger(scope: Scope, cassandra: Cassandra, nodes: Nodes) -> Checked[bool]:
     return not tables and not columns and allowed.level is Level.FINE
 
 
-def _replication(cassandra: Cassandra, keyspace: str) -> dict[str, str]:
-    """Return a keyspace's replication map."""
-    strategy = cassandra.keyspaces[keyspace].replication_strategy
-    found = re.findall(r"'([^']*)': '([^']*)'", strategy.export_for_schema())
+def _replication(keyspace: Any) -> dict[str, str]:
+    """Return the replication map of a keyspace's metadata."""
+    found = re.findall(r"'([^']*)': '([^']*)'", keyspace.replication_strategy.export_for_schema())
     return dict(found)
 
 
-def _journal(
-    scope: Scope, cassandra: Cassandra, nodes: Nodes, name: str, configured: PipelineSettings, *, ledger: bool
-) -> Findings:
-    keyspace = configured.keyspace
+def _journal(scope: Scope, seen: _Seen, name: str, configured: PipelineSettings, *, ledger: bool) -> Findings:
+    keyspace, cassandra = configured.keyspace, seen.cassandra
     check, rights, of_replicas = (f"pipeline {name}: {one}" for one in ("journal", "rights", "replication"))
-    metadata = cassandra.keyspaces.get(keyspace)
+    metadata = seen.keyspaces.get(keyspace)
     if metadata is None:
         yield not_checked(of_replicas, f"keyspace {keyspace} does not exist")
         yield wrong(check, f"keyspace {keyspace} does not exist", f"correct pipelines.{name}.keyspace")
@@ -187,9 +196,10 @@ def _journal(
             yield not_checked(other, f"keyspace {keyspace} does not exist")
         return
     consistency = scope.settings.cassandra.read_consistency
-    options = _replication(cassandra, keyspace)
-    yield replication.judge(of_replicas, keyspace, options, consistency, "cassandra.read_consistency", nodes)
-    tables = _journal_tables(scope, cassandra, name, configured, ledger=ledger)
+    options = _replication(metadata)
+    key = "cassandra.read_consistency"
+    yield replication.judge(of_replicas, keyspace, options, consistency, key, seen.nodes)
+    tables = _journal_tables(scope, seen, name, configured, ledger=ledger)
     yield tables
     if tables.level is Level.WRONG:
         yield not_checked(f"pipeline {name}: bucket size", "the journal is not as it should be")
@@ -203,14 +213,18 @@ def _journal(
         written |= {journal.view, *WRITERS_TABLES}
     wanted = [Wanted("SELECT", keyspace, table) for table in read if table in known]
     wanted += [Wanted("MODIFY", keyspace, table) for table in sorted(written) if table in known]
-    yield ask(cassandra, rights, wanted) if wanted else not_checked(rights, "there are no tables")
+    yield (
+        ask(cassandra, seen.keyspaces, rights, wanted)
+        if wanted
+        else not_checked(rights, "there are no tables")
+    )
 
 
 def _journal_tables(
-    scope: Scope, cassandra: Cassandra, name: str, configured: PipelineSettings, *, ledger: bool
+    scope: Scope, seen: _Seen, name: str, configured: PipelineSettings, *, ledger: bool
 ) -> Finding:
     check, journal = f"pipeline {name}: journal", configured.journal
-    known = cassandra.keyspaces[configured.keyspace].tables
+    known = seen.keyspaces[configured.keyspace].tables
     by_key = {"messages_table": journal.messages, "metadata_table": journal.metadata}
     if missing := {key: table for key, table in by_key.items() if table not in known}:
         return wrong(
@@ -235,8 +249,8 @@ def _journal_tables(
     if not ledger:
         return not_checked(check, "the ledger is not complete, or can't be read")
     try:
-        check_journal(cassandra, scope.settings, name)
-        require_same_tables(scope.settings, cassandra, name)
+        check_journal(seen.cassandra, scope.settings, name)
+        require_same_tables(scope.settings, seen.cassandra, name)
     except TagmillError as error:
         return wrong(check, said_of(error), f"correct pipelines.{name}, or finish what is under way")
     return fine(check, f"view {configured.keyspace}.{configured.view}")
@@ -270,12 +284,10 @@ def _buckets(cassandra: Cassandra, name: str, configured: PipelineSettings) -> F
     return fine(check, f"{size.value} fits {len(buckets)} buckets")
 
 
-def _kafka_journal(
-    scope: Scope, cassandra: Cassandra, nodes: Nodes, keyspace: str, *, written: bool
-) -> Findings:
+def _kafka_journal(scope: Scope, seen: _Seen, keyspace: str, *, written: bool) -> Findings:
     """Check the keyspace of a Kafka Journal; `written`: a pipeline replicates to it."""
     tables, rights = f"keyspace {keyspace}: tables", f"keyspace {keyspace}: rights"
-    metadata = cassandra.keyspaces.get(keyspace)
+    cassandra, nodes, metadata = seen.cassandra, seen.nodes, seen.keyspaces.get(keyspace)
     if metadata is None:
         grant = may_create_keyspaces(cassandra) if written else ""
         planned = (
@@ -293,7 +305,7 @@ def _kafka_journal(
         else:
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return
-    options, own = _replication(cassandra, keyspace), scope.settings.cassandra.own_consistency
+    options, own = _replication(metadata), scope.settings.cassandra.own_consistency
     check = f"keyspace {keyspace}: replication"
     yield replication.judge(check, keyspace, options, own, "cassandra.read_consistency", nodes)
     try:
@@ -311,4 +323,8 @@ def _kafka_journal(
         for right in (("SELECT", "MODIFY") if written else ("SELECT",))
         for table in existing
     ]
-    yield ask(cassandra, rights, wanted) if wanted else not_checked(rights, "there are no tables")
+    yield (
+        ask(cassandra, seen.keyspaces, rights, wanted)
+        if wanted
+        else not_checked(rights, "there are no tables")
+    )

@@ -40,7 +40,7 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
         yield warning("pipelines", "there are none", "add a section [pipelines.NAME] (docs/configuration.md)")
     with ExitStack() as opened:
         has_ledger = yield from _stores(scope, opened)
-    runs = yield from machine.programs()
+    runs = yield from machine.programs(settings.spark.environment)
     has_jars = yield from machine.files(settings)
     if spark:
         yield from executors.examine(settings, can_start=runs and has_jars, has_ledger=has_ledger)

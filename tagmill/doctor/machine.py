@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
+import tagmill
 from tagmill.config.settings import Settings
 from tagmill.doctor.model import Checked, Finding, Level, fine, said_of, warning, wrong
 from tagmill.errors import TagmillError
 from tagmill.runs.storage import RunFiles
+from tagmill.spark import job_environment
 from tagmill.spark.session import spark_conf
 
 # Versions of Java that Spark 3.5 is made for.
@@ -28,9 +30,12 @@ TRIAL_BYTES, ROOM_BYTES = 1024**2, 1024**3
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-def programs() -> Checked[bool]:
-    """Check Python, Java and Spark; return whether a Spark job can be started here."""
-    found = (_python(), _java(), _spark())
+def programs(environment: Path | None = None) -> Checked[bool]:
+    """Check Python, Java and Spark; return whether a Spark job can be started here.
+
+    `environment`: the configured folder of the environment for jobs.
+    """
+    found = (_python(), _java(), _spark(environment))
     yield from found
     return all(finding.level is not Level.WRONG for finding in found)
 
@@ -91,21 +96,43 @@ def _output(command: list[str]) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def _spark() -> Finding:
-    """Look for Spark in this Python; Airflow's starts jobs by a spark-submit of another one."""
+def _spark(environment: Path | None) -> Finding:
+    """Look for Spark in this Python; Airflow's starts jobs in an environment of their own."""
     check = "spark-submit"
     if find_spec("pyspark") is not None:
         with suppress(PackageNotFoundError):
             return fine(check, f"pyspark {version('pyspark')} in this Python")
+    cure = f"install tagmill[spark] in {job_environment.DEFAULT}, or set spark.environment"
+    try:
+        folder = job_environment.find(environment)
+    except TagmillError as error:
+        return wrong(check, said_of(error), cure)
+    if folder is not None:
+        return _environment(check, folder, cure)
     home = os.environ.get("SPARK_HOME")
     submit = shutil.which("spark-submit") or (home and shutil.which("spark-submit", path=f"{home}/bin"))
     if submit:
         return fine(check, f"{submit}; commands that need Spark run in its own Python")
     return wrong(
         check,
-        "there is no pyspark in this Python, and no spark-submit on PATH or below SPARK_HOME",
-        "pip install 'tagmill[spark]', or put the spark-submit of that environment on PATH",
+        f"no pyspark is in this Python or in {job_environment.DEFAULT}, and no spark-submit on PATH or below SPARK_HOME",
+        cure,
     )
+
+
+def _environment(check: str, folder: Path, cure: str) -> Finding:
+    """Ask the Python of an environment for its versions."""
+    ask = f"{MINOR}; from importlib.metadata import version; print(version('pyspark'), version('tagmill'))"
+    try:
+        minor, *versions = _output([str(folder / "bin" / "python"), "-P", "-c", ask]).split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return wrong(check, f"{folder} has no tagmill[spark] that runs: {said_of(error)}", cure)
+    if len(versions) != 2:
+        return wrong(check, f"{folder} has no tagmill[spark] that runs", cure)
+    pyspark, own = versions
+    if own != tagmill.__version__:
+        return wrong(check, f"{folder} has Tagmill {own}, this Python has {tagmill.__version__}", cure)
+    return fine(check, f"jobs run in {folder}: Python {minor}, pyspark {pyspark}")
 
 
 def _jars(settings: Settings) -> Finding:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from tagmill.config.kafka import KafkaJournalEventsSettings, KafkaJournalSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain.nearest import did_you_mean
 from tagmill.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class Scope:
         if pipeline is not None and pipeline not in names:
             raise ConfigurationError(
                 f"pipeline {pipeline!r} is not in the configuration (there: {', '.join(names) or 'none'})"
+                f"{did_you_mean(pipeline, names)}"
             )
         views, topics, journals, events = (
             {name: configured for name, configured in kind.items() if pipeline in (None, name)}

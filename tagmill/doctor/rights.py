@@ -37,9 +37,10 @@ def _probe(wanted: Wanted, key: Iterable[str]) -> str:
     return f"{VERBS[wanted.right]} FROM {table} WHERE {where}"
 
 
-def ask(cassandra: Cassandra, check: str, rights: Collection[Wanted]) -> Finding:
-    """Return the finding for rights on tables that exist."""
-    keyspaces = cassandra.keyspaces
+def ask(
+    cassandra: Cassandra, keyspaces: Mapping[str, Any], check: str, rights: Collection[Wanted]
+) -> Finding:
+    """Return the finding for rights on tables that exist in these keyspaces."""
     seconds = cassandra.settings.connect_timeout_seconds
     asked: list[tuple[Wanted, Any]] = []
     for wanted in rights:

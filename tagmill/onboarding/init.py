@@ -140,10 +140,7 @@ class _Init:
             if records is not None:
                 self._topic(session, records, layout, of_journal=of_journal)
         common = [cassandra, clickhouse, *kafka, *self._spark(), self._storage()]
-        commands = ["schema apply", *self.made.commands]
-        if len(commands) < 3:
-            commands.insert(1, f"explain -p {self.made.pipelines[0]}")
-        self.made.commands = commands
+        self.made.commands = ["schema apply", "doctor", *self.made.commands]
         return Proposal(render(HEAD, [*common, *self.made.sections]), self.made)
 
     def settings(self) -> Settings:

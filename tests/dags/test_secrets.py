@@ -312,3 +312,17 @@ def test_jobs_run_in_the_configured_environment(spark_submit, config, tmp_path):
     environment = spark_submit.seen()["environment"]
     assert environment["SPARK_HOME"] == str(home) and environment["PYTHONPATH"] == ""
     assert environment["PYSPARK_PYTHON"] == str(tmp_path / "jobs" / "bin" / "python")
+
+
+def test_jobs_run_in_the_default_environment(spark_submit, monkeypatch, tmp_path):
+    """Without a key, the environment on the default place comes first if it has PySpark, else PATH decides."""
+    from tagmill.spark import job_environment
+
+    default = tmp_path / "default"
+    monkeypatch.setattr(job_environment, "DEFAULT", default)
+    spark_submit()
+    assert "PYSPARK_PYTHON" not in spark_submit.seen()["environment"]
+    (default / "lib" / "python3.11" / "site-packages" / "pyspark").mkdir(parents=True)
+    (tmp_path / "bin").rename(default / "bin")
+    spark_submit()
+    assert spark_submit.seen()["environment"]["PYSPARK_PYTHON"] == str(default / "bin" / "python")

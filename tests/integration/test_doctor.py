@@ -2,6 +2,7 @@
 
 import json
 import stat
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from local.fixtures import Case, load_case
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics import destination_table
 from tagmill.doctor import executors, machine
@@ -127,6 +129,19 @@ def test_healthy_stack_is_fine(patient: Patient) -> None:
     assert any(line.startswith("✓ pipeline orders: rights") for line in lines)
     assert not any("kafka" in line or "products" in line for line in lines if line.startswith("✓ pip"))
     assert sorted(patient.folder.rglob("*")) == before
+
+
+def test_doctor_asks_for_keyspaces_once(patient: Patient, monkeypatch) -> None:
+    """Ask Cassandra once which keyspaces there are, for all checks of the doctor."""
+    asked, keyspaces = list[str](), Cassandra.keyspaces.fget
+
+    def counted(cassandra: Cassandra) -> Any:
+        asked.append(sys._getframe(1).f_globals["__name__"])
+        return keyspaces(cassandra)
+
+    monkeypatch.setattr(Cassandra, "keyspaces", property(counted))
+    is_wrong(patient.examined(), {})
+    assert [name for name in asked if name.startswith("tagmill.doctor")] == ["tagmill.doctor.cassandra"]
 
 
 def test_unreachable_servers_leave_nothing_fine_behind_them(patient: Patient) -> None:

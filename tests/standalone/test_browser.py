@@ -4,6 +4,7 @@ run succeed.
 
 import re
 import shutil
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,8 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.support.standalone import DAG
 
+# Seconds for which the api-server keeps the warnings that it has recorded (tagmill.airflow.pools).
+RECORDED_SECONDS = 2
 CHROMIUM = shutil.which("chromium")
 # Chromium runs as root here, and must not connect to any host outside.
 OPTIONS = (
@@ -52,6 +55,18 @@ def page(browser, delivered):
     opened.wait_for_url("**/tagmill/")
     opened.get_by_role("heading", name="Tagmill").wait_for()
     return opened
+
+
+def test_dag_page_warns_of_a_missing_pool(page, delivered) -> None:
+    """Read the warning of a deleted pool on the DAG's page, with the command that creates it."""
+    delivered.call("DELETE", "/pools/clickhouse")
+    try:
+        time.sleep(RECORDED_SECONDS)
+        page.goto(f"/dags/{DAG}")
+        page.get_by_role("button", name=re.compile("warning", re.IGNORECASE)).click()
+        page.get_by_text('airflow pools set clickhouse 1 "tagmill"').wait_for()
+    finally:
+        delivered.api.set_pool("clickhouse", 2, "Inserts into ClickHouse")
 
 
 @pytest.fixture

@@ -11,13 +11,15 @@ try:
 except ImportError:
     from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
-__all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins"]
+__all__ = ["DagBag", "DagSerialization", "cron", "crons", "first_run", "registered_plugins", "store_dags"]
+
+PRESETS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
 
 
 def cron(timetable: Any) -> str:
-    """Return the cron expression of a timetable of tagmill.airflow.compat."""
+    """Return the cron expression of a timetable of tagmill.airflow.compat; Airflow 3.2 keeps a preset as it is."""
     expression: str = getattr(timetable, "expression", None) or timetable._expression
-    return expression
+    return PRESETS.get(expression, expression)
 
 
 def crons(timetable: Any) -> set[str]:
@@ -43,3 +45,19 @@ def first_run(dag: Any) -> Any:
         return dag.next_dagrun_info(last_automated_run_info=None).run_after
     except TypeError:
         return dag.next_dagrun_info(last_automated_dagrun=None).run_after
+
+
+def store_dags(bag: Any, session: Any) -> None:
+    """Store the DAGs of a bag in Airflow's database, as the DAG processor does."""
+    from airflow.models.dagbundle import DagBundleModel
+
+    try:
+        from airflow.dag_processing.dagbag import sync_bag_to_db
+    except ImportError:
+        from airflow.models.dagbag import sync_bag_to_db
+    if session.get(DagBundleModel, "tests") is None:
+        session.add(DagBundleModel(name="tests"))
+        session.flush()
+    for dag in bag.dags.values():
+        dag.relative_fileloc = dag.fileloc
+    sync_bag_to_db(bag, "tests", None, session=session)

@@ -16,6 +16,18 @@ from cryptography.x509.oid import NameOID
 
 PEM = serialization.Encoding.PEM
 
+SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
     """A certificate authority; `ca.pem` in its folder holds its certificate."""
@@ -55,6 +67,12 @@ class Authority:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )
+        # Since Python 3.13 clients refuse certificates without these.
+        of_authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = builder.add_extension(of_authority, critical=False)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        if is_authority:
+            builder = builder.add_extension(SIGNS, critical=True)
         return builder.sign(self.key, hashes.SHA256())
 
 

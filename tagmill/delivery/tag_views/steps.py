@@ -13,6 +13,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import moment
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.domain.batches.states import RunState
+from tagmill.domain.nearest import did_you_mean
 from tagmill.errors import ConfigurationError, TerminalError, about_pipeline
 from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.runs import Ledger, RunRow
@@ -221,6 +222,7 @@ def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> li
     if unknown := [tag for tag in wanted or [] if tag not in known]:
         raise ConfigurationError(
             f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})"
+            f"{did_you_mean(unknown[0], known)}"
         )
     return wanted or known
 

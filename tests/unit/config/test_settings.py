@@ -201,7 +201,7 @@ def topic_with_columns(*names: str) -> str:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[kafcka]\nport = 1\n", "kafcka: unknown key"),
+        ("[kafcka]\nport = 1\n", "kafcka: unknown key. Did you mean kafka?"),
         ("[kafka]\nport = 1\n", "kafka.port: unknown key"),
         (
             '[kafka]\npassword = "p"\n',
@@ -218,8 +218,14 @@ def topic_with_columns(*names: str) -> str:
             '[kafka_journals.j]\nkeyspace = "j"\n',
             "kafka_journals: unknown key; a pipeline is [pipelines.NAME]",
         ),
-        ("[cassandra]\nprot = 1\n", "cassandra.prot: unknown key"),
-        (pipeline(tagz='["a"]'), "pipelines.orders.tagz: unknown key"),
+        ("[cassandra]\nprot = 1\n", "cassandra.prot: unknown key. Did you mean port?"),
+        ("[airflow]\nowners = 1\n", "airflow.owners: unknown key. Did you mean owner?"),
+        (
+            topic_with_columns("a") + 'paths = "a"\n',
+            "pipelines.t.columns.0.paths: unknown key. Did you mean path?",
+        ),
+        (pipeline(kind='"kafka_jurnal"'), "kafka_journal_events, topic. Did you mean kafka_journal?"),
+        (pipeline(tagz='["a"]'), "pipelines.orders.tagz: unknown key. Did you mean tags?"),
         (
             pipeline() + "[pipelines.orders.quality]\nshare = 1\n",
             "pipelines.orders.quality.share: unknown key",
@@ -364,6 +370,14 @@ def test_unknown_pipeline_lists_configured_ones(load) -> None:
     with pytest.raises(
         ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"
     ):
+        load(pipeline()).pipeline("refunds")
+
+
+def test_unknown_pipeline_is_told_the_nearest(load) -> None:
+    """Name the configured pipeline that a wrong name resembles, and none where there is no such."""
+    with pytest.raises(ConfigurationError, match=r"Did you mean orders\?$"):
+        load(pipeline()).pipeline("Order")
+    with pytest.raises(ConfigurationError, match=r"\(there: orders\)$"):
         load(pipeline()).pipeline("refunds")
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import tagmill
 from tagmill.config.settings import Settings
 from tagmill.doctor import machine
 from tagmill.doctor.model import Finding, Level
+from tagmill.spark import job_environment
 
 
 def program(folder: Path, name: str, said: str, status: int = 0) -> Path:
@@ -20,9 +22,9 @@ def program(folder: Path, name: str, said: str, status: int = 0) -> Path:
     return file
 
 
-def of(check: str) -> Finding:
-    """Return the finding of a check of programs."""
-    return next(finding for finding in machine.programs() if finding.check == check)
+def of(check: str, environment: Path | None = None) -> Finding:
+    """Return the finding of a check of programs; `environment`: the configured folder for jobs."""
+    return next(finding for finding in machine.programs(environment) if finding.check == check)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,34 @@ def test_missing_java_and_spark_are_wrong(tmp_path, monkeypatch) -> None:
     program(tmp_path, "spark-submit", "")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert of("spark-submit").level is Level.FINE
+
+
+def test_environment_for_jobs_is_found(tmp_path, monkeypatch) -> None:
+    """Find the environment on its default place or the configured one, and say what is wrong with it."""
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    default = tmp_path / "default"
+    monkeypatch.setattr(job_environment, "DEFAULT", default)
+    assert str(default) in of("spark-submit").said and str(default) in of("spark-submit").cure
+    found = of("spark-submit", tmp_path / "named")
+    assert "named has no PySpark" in found.said and found.level is Level.WRONG
+    (default / "lib" / "python3.11" / "site-packages" / "pyspark").mkdir(parents=True)
+    program(default, "spark-submit", "")
+    for said, level, words in (
+        (
+            f"3.11\n3.5.7 {tagmill.__version__}",
+            Level.FINE,
+            f"jobs run in {default}: Python 3.11, pyspark 3.5.7",
+        ),
+        ("3.11\n3.5.7 0.0.1", Level.WRONG, f"{default} has Tagmill 0.0.1, this Python has"),
+        ("3.11", Level.WRONG, "has no tagmill[spark] that runs"),
+    ):
+        program(default, "python", said)
+        found = of("spark-submit")
+        assert (found.level, words in found.said) == (level, True), found
+    program(default, "python", "No module named tagmill", status=1)
+    assert of("spark-submit").level is Level.WRONG
 
 
 @pytest.mark.parametrize(
