@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from local.java import find_java
 from tagmill.errors import ConfigurationError
-from tagmill.spark.session import trust_store
+from tagmill.spark.java_stores import trust_store
 
 
 def authority(name: str) -> bytes:
