@@ -4,6 +4,7 @@ Spark reads the bulk itself.
 """
 
 import re
+import ssl
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -296,6 +297,8 @@ class Kafka:
             )
         if chosen.oauth_ca_file:
             tls.authorities("kafka", chosen.oauth_ca_file, key="oauth_ca_file")
+        # By itself, librdkafka looks for the system's authorities where only some systems have them.
+        trusted = chosen.oauth_ca_file or ssl.get_default_verify_paths().cafile
         extensions = ",".join(f"{name}={value}" for name, value in chosen.oauth_extensions.items())
         wanted = {
             "sasl.mechanism": chosen.sasl_mechanism,
@@ -305,7 +308,7 @@ class Kafka:
             "sasl.oauthbearer.token.endpoint.url": chosen.oauth_token_url,
             "sasl.oauthbearer.scope": chosen.oauth_scope,
             "sasl.oauthbearer.extensions": extensions,
-            "https.ca.location": str(chosen.oauth_ca_file) if chosen.oauth_ca_file else None,
+            "https.ca.location": str(trusted) if trusted else None,
         }
         return {name: value for name, value in wanted.items() if value}
 

@@ -48,6 +48,7 @@ class Authority:
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
             encryption = serialization.BestAvailableEncryption(password.encode())
+        files[1].touch(mode=0o600)
         files[1].write_bytes(key.private_bytes(PEM, format_, encryption))
         return files
 
