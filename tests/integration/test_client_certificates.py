@@ -70,11 +70,20 @@ def write(servers: Secured, folder: Path, certificates: dict[str, Any]) -> Path:
     return file
 
 
+def issued(servers: Secured) -> dict[str, tuple[Path, Path]]:
+    """Return a client certificate and its encrypted key for each store; ClickHouse's is also the login."""
+    tagmill, default = (
+        servers.authority.issue(name, password=PASSWORD, days=90) for name in ("tagmill", "default")
+    )
+    return {"cassandra": tagmill, "clickhouse": default, "kafka": tagmill}
+
+
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """Return the variables that name a file with the key's password, for each store."""
+    """Return the variables that name a file with the key's password, for each store, and ClickHouse's user."""
     (tmp_path / "secret").write_text(f"{PASSWORD}\n")
-    return {f"TAGMILL_{store.upper()}__TLS_KEY_PASSWORD_FILE": str(tmp_path / "secret") for store in STORES}
+    files = {f"TAGMILL_{store.upper()}__TLS_KEY_PASSWORD_FILE": str(tmp_path / "secret") for store in STORES}
+    return {**files, "TAGMILL_CLICKHOUSE__USERNAME": "default"}
 
 
 def test_deliveries_by_client_certificate_arrive(
@@ -85,8 +94,8 @@ def test_deliveries_by_client_certificate_arrive(
     The second delivery of the topic has a timestamp that Spark's source can't read, so the workers read it.
     Neither the password nor the key is in any output or file.
     """
-    certificate = servers.authority.issue("tagmill", password=PASSWORD, days=90)
-    file = write(servers, tmp_path, dict.fromkeys(STORES, certificate))
+    certificates = issued(servers)
+    file = write(servers, tmp_path, certificates)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     settings = Settings.load(file)
@@ -104,9 +113,9 @@ def test_deliveries_by_client_certificate_arrive(
 
     done("schema", "apply")
     findings = {one["check"]: one for one in json.loads(done("doctor", "--json", "--spark"))}
-    for store in STORES:
-        assert findings[f"{store} client certificate"]["level"] == "fine"
-        assert "CN=tagmill" in findings[f"{store} client certificate"]["said"]
+    for store, user in (("cassandra", "tagmill"), ("clickhouse", "default"), ("kafka", "tagmill")):
+        shown_there = findings[f"{store} client certificate"]
+        assert shown_there["level"] == "fine" and f"CN={user}" in shown_there["said"], shown_there
     done("run", "deliver", "-p", "orders")
     assert clickhouse_rows(settings, NAME) == sorted(map(as_row, recorded(CASE, "tag_views")))
     done("run", "deliver", "-p", "products")
@@ -127,15 +136,26 @@ def test_command_without_client_certificate_is_one_line(
     servers: Secured, tmp_path: Path, store: str, variables: dict[str, str]
 ) -> None:
     """Say that the server asks for a certificate, and for one of another authority that it refuses it."""
-    own = servers.authority.issue("tagmill", password=PASSWORD)
+    own = issued(servers)
     strange = Authority(tmp_path / "strange", "stranger").issue("stranger", password=PASSWORD)
     command = {"cassandra": "status", "clickhouse": "check", "kafka": "explain"}[store]
     for certificate, words in (
         (None, "it asks for a client certificate"),
         (strange, "it refuses the client cert"),
     ):
-        file = write(servers, tmp_path, {**dict.fromkeys(STORES, own), store: certificate})
+        file = write(servers, tmp_path, {**own, store: certificate})
         pipeline = "products" if store == "kafka" else "orders"
         code, _, error = run(file, command, "-p", pipeline, **variables)
         assert code == 2 and error.count("\n") == 1, error
         assert words in error and f"{store}.tls_certificate_file" in error, error
+
+
+def test_certificate_of_another_user_is_refused(
+    servers: Secured, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    """ClickHouse knows the authority of the certificate, and refuses it as the login of another user."""
+    own = issued(servers)
+    file = write(servers, tmp_path, {**own, "clickhouse": own["kafka"]})
+    code, _, error = run(file, "check", "-p", "orders", **variables)
+    assert code == 2 and error.count("\n") == 1, error
+    assert "refused the user name, or the client certificate as its login" in error, error

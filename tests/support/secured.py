@@ -31,7 +31,10 @@ SECONDS = 300
 
 @dataclass
 class Secured:
-    """The servers, which only serve clients with a certificate of `authority`."""
+    """The servers, which only serve clients with a certificate of `authority`.
+
+    ClickHouse takes as a login of user `default` only a certificate for that name.
+    """
 
     home: Path
     authority: Authority
@@ -70,7 +73,7 @@ def secured() -> Iterator[Secured]:
             tokens=CASSANDRA_TOKENS,
             tls=tls,
         ),
-        ClickHouse(home / "clickhouse", free_port(), tls=tls),
+        ClickHouse(home / "clickhouse", free_port(), password=uuid.uuid4().hex, tls=tls),
         Kafka(home / "kafka", free_port(beside=10000), KAFKA_JARS, heap="256m", tls=tls),
     )
     parts = (servers.clickhouse, servers.kafka, servers.cassandra)
