@@ -110,6 +110,7 @@ class Kafka:
             found = self._admin.list_topics(timeout=self.settings.request_timeout_seconds)
         except KafkaException as error:
             raise self._explained(error) from None
+        self._answered()
         return {
             name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")
         }
@@ -336,11 +337,13 @@ class Kafka:
             request_timeout=seconds,
         )
         try:
-            return {
+            found = {
                 (one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()
             }
         except TimeoutError:
             raise self._silent() from None
+        self._answered()
+        return found
 
     def _polled(self, consumer: Consumer, span: Span) -> Iterator[KafkaRecord]:
         patience = time.monotonic() + self.settings.request_timeout_seconds
@@ -373,6 +376,11 @@ class Kafka:
                     if refused := tls.refusal("kafka", self.where, address, self.settings, seconds):
                         return refused
         return None
+
+    def _answered(self) -> None:
+        """Forget errors of logins that have worked since."""
+        self._admin.poll(0)
+        self._login_error.said = ""
 
     def _login_refusal(self) -> TagmillError | None:
         """Return the error of a login that fails, which requests only notice by silence."""
