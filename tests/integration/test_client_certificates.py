@@ -12,6 +12,7 @@ from local.fixtures import Case, load_case
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
+from tagmill.doctor import executors
 from tagmill.kafka.client import LATEST_MS
 from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.building import recorded
@@ -21,6 +22,7 @@ from tests.support.secured import STORES, Secured, create_topic, publish, run, s
 from tests.support.stack import ROOT
 
 CASE = "partition-boundary"
+CONNECTOR = executors.CHECKS[2]
 PASSWORD = "s3cr3t of the key"
 NAME = f"t_{uuid.uuid4().hex[:8]}"
 CONFIG = """
@@ -91,7 +93,8 @@ def test_deliveries_by_client_certificate_arrive(
 ) -> None:
     """Deliver tag views and a topic with an encrypted key; drivers, connector, Kafka source and Python workers connect.
 
-    The second delivery of the topic has a timestamp that Spark's source can't read, so the workers read it.
+    A rebuild reads the journal by Python workers. So does the second delivery of the topic: Spark's source can't
+    read one of its timestamps.
     Neither the password nor the key is in any output or file.
     """
     certificates = issued(servers)
@@ -118,6 +121,8 @@ def test_deliveries_by_client_certificate_arrive(
         assert shown_there["level"] == "fine" and f"CN={user}" in shown_there["said"], shown_there
     done("run", "deliver", "-p", "orders")
     assert clickhouse_rows(settings, NAME) == sorted(map(as_row, recorded(CASE, "tag_views")))
+    rebuilt = json.loads(done("views", "rebuild", "-p", "orders", "--offline", "--yes", "--json"))
+    assert rebuilt["events"] > 0, rebuilt
     done("run", "deliver", "-p", "products")
     publish(settings.kafka, NAME, {1_790_000_000_005: {"id": 5}, LATEST_MS * 1000: {"id": "dead letter"}})
     done("run", "deliver", "-p", "products")
@@ -159,3 +164,20 @@ def test_certificate_of_another_user_is_refused(
     code, _, error = run(file, "check", "-p", "orders", **variables)
     assert code == 2 and error.count("\n") == 1, error
     assert "refused the user name, or the client certificate as its login" in error, error
+
+
+def test_connector_verifies_names_if_told(
+    servers: Secured, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    """The node's certificate has its address only, and Java asks for the name: one line says so, with its cure."""
+    file = write(servers, tmp_path, issued(servers))
+    option = "-Ddatastax-java-driver.advanced.ssl-engine-factory.hostname-validation=true"
+    flags = toml_value(f"{SHORT_LIVED['spark.driver.extraJavaOptions']} {option}")
+    conf = toml_value({**SHORT_LIVED, "spark.driver.extraJavaOptions": "FLAGS"}).replace('"FLAGS"', flags)
+    file.write_text(file.read_text().replace(toml_value(SHORT_LIVED), conf))
+    code, _, error = run(file, "schema", "apply", **variables)
+    assert code == 0, error
+    code, out, _ = run(file, "doctor", "--json", "--spark", **variables)
+    wrong = {one["check"]: one["said"] for one in json.loads(out) if one["level"] == "wrong"}
+    assert code == 2 and CONNECTOR in wrong, wrong
+    assert "agree on no TLS connection" in wrong[CONNECTOR]
