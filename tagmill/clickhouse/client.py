@@ -6,7 +6,7 @@ freezes can't double a batch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -114,7 +114,8 @@ class ClickHouse:
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
         self._pool = _own_pool(settings)
         shown = str(settings.tls_certificate_file) if self._pool else None
-        with self._tls_explained(), self.explained("can't be reached"):
+        with ExitStack() as failed, self._tls_explained(), self.explained("can't be reached"):
+            failed.callback(self._end_pool)
             self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
                 port=settings.port,
@@ -130,12 +131,17 @@ class ClickHouse:
                 send_receive_timeout=int(settings.request_timeout_seconds),
                 autogenerate_session_id=False,
             )
+            failed.pop_all()
 
     def __enter__(self) -> "ClickHouse":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
+        self._end_pool()
+
+    def _end_pool(self) -> None:
+        """End the connections that show a client certificate; the driver only ends its own."""
         if self._pool is not None:
             self._pool.clear()
             httputil.all_managers.pop(self._pool, None)

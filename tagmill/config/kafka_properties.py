@@ -6,7 +6,7 @@ from collections.abc import Mapping
 Value = str | bool | int | float
 # librdkafka's own names: those with an underscore are callbacks and its log level.
 NAME = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
-SECRET = re.compile(r"password|secret|passphrase|private\.key|\.key\.pem|keystore")
+SECRET = re.compile(r"password|secret|passphrase|private\.key|\.key\.pem")
 LOGIN = "TAGMILL_KAFKA__USERNAME and TAGMILL_KAFKA__PASSWORD"
 OF_KEY = "TAGMILL_KAFKA__TLS_KEY_PASSWORD"
 # Properties for which the section has keys or variables of its own.
@@ -30,6 +30,7 @@ OWN_KEYS = {
     "ssl.certificate.location": "kafka.tls_certificate_file",
     "ssl.certificate.pem": "kafka.tls_certificate_file",
     "ssl.key.location": "kafka.tls_key_file",
+    "ssl.keystore.location": "kafka.tls_certificate_file",
 }
 # Properties by which Tagmill reads each committed record of a span once, and writes with all replicas' word.
 PROTOCOL = frozenset(
@@ -84,11 +85,11 @@ def for_java(properties: Mapping[str, Value]) -> dict[str, str]:
 
 def _fault(name: str) -> str:
     """Return why a property can't be set; empty: it can."""
+    if own := OWN_KEYS.get(name):
+        return f"is set by {own}"
     if SECRET.search(name):
         variable = OF_KEY if name.startswith("ssl.") else LOGIN
         return f"is a secret, which doesn't belong in the file; set {variable}"
-    if own := OWN_KEYS.get(name):
-        return f"is set by {own}"
     if name in PROTOCOL:
         return "belongs to how Tagmill reads and writes; leave it out"
     if name in TRUST:

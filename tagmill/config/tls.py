@@ -2,6 +2,7 @@
 Tagmill can't agree on a connection.
 """
 
+import re
 import socket
 import ssl
 from contextlib import suppress
@@ -17,20 +18,9 @@ REFUSAL_SECONDS = 2
 # OpenSSL's codes: the name or the address is not in the certificate; the certificate has expired.
 OTHER_NAME, EXPIRED = frozenset({62, 64}), 10
 # What servers answer to a client without a certificate, or with one that they don't accept.
-CLIENT_CERTIFICATE = (
-    *(
-        "CERTIFICATE_REQUIRED",
-        "BAD_CERTIFICATE",
-        "HANDSHAKE_FAILURE",
-        "ALERT_UNKNOWN_CA",
-        "ALERT_ACCESS_DENIED",
-    ),
-    *(
-        "ALERT_CERTIFICATE_UNKNOWN",
-        "ALERT_CERTIFICATE_EXPIRED",
-        "ALERT_CERTIFICATE_REVOKED",
-        "UNSUPPORTED_CERTIFICATE",
-    ),
+CLIENT_CERTIFICATE = re.compile(
+    r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE|UNSUPPORTED_CERTIFICATE|HANDSHAKE_FAILURE"
+    r"|ALERT_(?:CERTIFICATE_\w+|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)"
 )
 
 
@@ -120,7 +110,7 @@ def _untrusted(section: str, host: str, ca_file: Path | None, error: ssl.SSLCert
 
 def _disagreement(section: str, keys: TlsKeys, error: ssl.SSLError) -> str:
     reason = error.reason or str(error)
-    if any(text in reason for text in CLIENT_CERTIFICATE):
+    if CLIENT_CERTIFICATE.search(reason):
         if file := keys.tls_certificate_file:
             said = reason.partition("ALERT_")[2].replace("_", " ").lower() or reason
             return (

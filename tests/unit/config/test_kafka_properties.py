@@ -20,6 +20,8 @@ from tagmill.kafka.java_options import java_options
         *((name, "belongs to how Tagmill reads and writes") for name in ("enable.partition.eof", "acks")),
         ("bootstrap.servers", "is set by kafka.bootstrap_servers"),
         ("ssl.certificate.location", "is set by kafka.tls_certificate_file"),
+        ("ssl.keystore.location", "is set by kafka.tls_certificate_file"),
+        ("ssl.keystore.password", "is a secret.*TAGMILL_KAFKA__TLS_KEY_PASSWORD"),
         ("sasl.oauthbearer.token.endpoint.url", "is set by kafka.oauth_token_url"),
         ("enable.ssl.certificate.verification", "would weaken what Tagmill checks"),
         ("sasl.password", "is a secret.*TAGMILL_KAFKA__PASSWORD"),

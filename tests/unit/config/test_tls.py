@@ -61,13 +61,15 @@ def test_certificate_for_another_name_is_told(store, tmp_path):
 @pytest.mark.parametrize("store", STORES)
 def test_client_certificate_asked_for_is_told(store, tmp_path):
     """Name the keys for a certificate if there is none, and the file of one that the server refuses."""
-    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "other")
+    authority = Authority(tmp_path / "ours")
     with tls_server(authority.issue("127.0.0.1"), clients_of=authority.file) as port:
         said = refused(store, port, authority.file)
         assert "asks for a client certificate" in said and f"{store}.tls_certificate_file" in said
-        certificate, key = other.issue("stranger")
-        said = refused(store, port, authority.file, tls_certificate_file=certificate, tls_key_file=key)
-    assert f"refuses the client certificate of {certificate}" in said
+        # One authority has another name, the other one the same name with another key.
+        for name in ("other", "authority"):
+            certificate, key = Authority(tmp_path / name, name).issue("stranger")
+            said = refused(store, port, authority.file, tls_certificate_file=certificate, tls_key_file=key)
+            assert f"refuses the client certificate of {certificate}" in said
 
 
 @pytest.mark.parametrize("store", STORES)
