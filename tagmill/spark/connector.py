@@ -8,11 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill.errors import StoreUnavailable
-from tagmill.spark.java_stores import SSL, STORE_KEYS
 
 CASSANDRA = "org.apache.spark.sql.cassandra"
 AWAITED_SECONDS = 60
-LOGIN = ("spark.cassandra.auth.username", "spark.cassandra.auth.password")
 # Options to read a table whose rows may have a megabyte each: rows in one answer of Cassandra, and answers
 # that are under way at once.
 LARGE_ROWS = {"spark.cassandra.input.fetch.sizeInRows": "25", "spark.cassandra.concurrent.reads": "8"}
@@ -26,13 +24,14 @@ def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> Data
 
 
 def native_connector(spark: SparkSession) -> Any:
-    """Return the JVM's connector with login and TLS of the session, for the connector's Java API.
+    """Return the JVM's connector with the session's settings, for the connector's Java API.
 
-    The Java API itself only sees the settings of the context, which has no secrets.
+    The Java API itself only sees the settings of the context, which has no login and no stores of TLS.
     """
     conf = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 - a copy
-    for key in (*LOGIN, *(f"{SSL}.{name}" for name in STORE_KEYS)):
-        if (value := spark.conf.get(key, None)) is not None:
+    session: Any = spark._jsparkSession  # noqa: SLF001 - pyspark can't list the settings of a session
+    for key, value in dict(session.sessionState().conf().settings()).items():
+        if key.startswith("spark.cassandra."):
             conf.set(key, value)
     jvm: Any = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
     return jvm.com.datastax.spark.connector.cql.CassandraConnector.apply(conf)

@@ -13,11 +13,6 @@ from tagmill.config.settings import CassandraSettings
 from tagmill.errors import ConfigurationError
 
 SSL = "spark.cassandra.connection.ssl"
-# Keys, below SSL, that name the stores; a job sets them in its session, not on a command line.
-STORE_KEYS = (
-    *("trustStore.path", "trustStore.password", "trustStore.type"),
-    *("keyStore.path", "keyStore.password", "keyStore.type", "clientAuth.enabled"),
-)
 # Without them the connector offers two suites only, which TLS 1.3 and certificates with elliptic curves don't have.
 CIPHER_SUITES = (
     "TLS_AES_256_GCM_SHA384",
