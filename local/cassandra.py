@@ -5,7 +5,6 @@ Quorum and repair can't be tested with one node. Data survive a stop and a kill 
 
 import os
 import shutil
-import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import ClassVar
 from local.errors import one_line
 from local.java import CASSANDRA, find_java
 from local.service import Service
+from local.tls import ServerTls, connected
 from tagmill.errors import ConfigurationError
 
 COLLECTOR = "-XX:+UseParallelGC"
@@ -68,6 +68,17 @@ authenticator: {authenticator}
 authorizer: {authorizer}
 permissions_validity: 100ms
 """
+# Clients need a certificate of the authority.
+ENCRYPTION = """\
+client_encryption_options:
+  enabled: true
+  optional: false
+  require_client_auth: true
+  ssl_context_factory:
+    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory
+  keystore: {shown}
+  truststore: {authority}
+"""
 LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{home}/system.log</file><encoder><pattern>%-5level [%thread] %date{{ISO8601}} %F:%L - %msg%n</pattern></encoder></appender>
 <root level="INFO"><appender-ref ref="F"/></root></configuration>
@@ -79,7 +90,8 @@ class Cassandra(Service):
     superuser).
 
     `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every
-    node here has; `tokens` is the number of ranges that the node's tables are divided into.
+    node here has; `tokens` is the number of ranges that the node's tables are divided into. With `tls` it serves
+    only clients with a certificate of the authority.
     """
 
     name: ClassVar[str] = "cassandra"
@@ -93,8 +105,10 @@ class Cassandra(Service):
         passwords: bool = False,
         flags: Sequence[str] = (COLLECTOR,),
         tokens: int = 16,
+        tls: ServerTls | None = None,
     ) -> None:
         super().__init__(home, port)
+        self.tls = tls
         self.flags, self.tokens = flags, tokens
         self.jars, self.heap, self.passwords = jars.resolve(), heap, passwords
         self.storage_port = port + 10000 if port + 10000 < 65536 else port - 10000
@@ -123,6 +137,9 @@ class Cassandra(Service):
             "tokens": self.tokens,
         }
         yaml = YAML.format(**places, authenticator=authenticator, authorizer=authorizer)
+        if self.tls:
+            shown = self.tls.write_for_java(self.home / "shown.pem")
+            yaml += ENCRYPTION.format(shown=shown, authority=self.tls.authority)
         (self.home / "cassandra.yaml").write_text(yaml)
         (self.home / "logback.xml").write_text(LOGBACK.format(home=self.home))
 
@@ -165,8 +182,7 @@ class Cassandra(Service):
     def healthy(self) -> bool:
         """Send a protocol v4 OPTIONS frame; the answer SUPPORTED (opcode 6) means that CQL is served."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 2) as connection:
-                connection.settimeout(5)
+            with connected(self.port, self.tls) as connection:
                 connection.sendall(struct.pack(">BBhBI", 4, 0, 0, 5, 0))
                 return connection.recv(9)[4] == 6
         except (OSError, IndexError):

@@ -18,21 +18,24 @@ import json
 import os
 import re
 import signal
+import ssl
 import sys
 import tempfile
 import threading
 import uuid
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from local.clickhouse_engine import HEAD, INSERT, Answer, Statement, execute, takes_rows
+from local.tls import ServerTls
 
 CHUNK = 1 << 20
+HANDSHAKE_SECONDS = 10
 NOT_FOUND = ("60", "81")  # ClickHouse's error codes for an unknown table and an unknown database
 
 
@@ -164,6 +167,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.password is None:
             return True
         user, key = self.headers.get("X-ClickHouse-User"), self.headers.get("X-ClickHouse-Key")
+        if self.headers.get("X-ClickHouse-SSL-Certificate-Auth") == "on":
+            return user == "default" and user in self._names_shown()
         if (basic := self.headers.get("Authorization", "")).startswith("Basic "):
             try:
                 user, _, key = base64.b64decode(basic[6:]).decode().partition(":")
@@ -171,6 +176,12 @@ class Handler(BaseHTTPRequestHandler):
                 return False
         user, key = user or parameters.get("user", ""), key or parameters.get("password", "")
         return user == "default" and hmac.compare_digest(key.encode(), self.password.encode())
+
+    def _names_shown(self) -> set[str]:
+        """Return the common names of the client's certificate; none without TLS."""
+        shown = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        subject: Any = (shown or {}).get("subject", ())
+        return {value for part in subject for name, value in part if name == "commonName"}
 
     def do_POST(self) -> None:
         """Run the statement given in ?query=, in the body, or in both, and answer /ping."""
@@ -211,9 +222,22 @@ class Server(ThreadingHTTPServer):
     daemon_threads, block_on_close = True, False  # idle keep-alive connections must not delay the stop
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], handler: type[Handler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[Handler], tls: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__(address, handler)
+        self.tls = tls
         self._change, self._running, self._stopping = threading.Condition(), 0, False
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, with TLS after the handshake; a client that fails it is left alone."""
+        if self.tls is None:
+            return super().finish_request(request, client_address)
+        with suppress(OSError):
+            request.settimeout(HANDSHAKE_SECONDS)
+            with self.tls.wrap_socket(request, server_side=True) as connection:
+                connection.settimeout(None)
+                super().finish_request(connection, client_address)
 
     def enter(self) -> bool:
         """Count a statement as running; return False if the server is stopping."""
@@ -234,7 +258,7 @@ class Server(ThreadingHTTPServer):
             self._change.wait_for(lambda: self._running == 0)
 
 
-def serve(home: Path, port: int, handler: type[Handler] = Handler) -> None:
+def serve(home: Path, port: int, handler: type[Handler] = Handler, tls: ssl.SSLContext | None = None) -> None:
     """Open the database and answer requests until SIGTERM or SIGINT; running statements end first."""
     import chdb
 
@@ -244,7 +268,7 @@ def serve(home: Path, port: int, handler: type[Handler] = Handler) -> None:
     handler.database = str(home.resolve() / "db")
     handler.password = os.environ.get("TAGMILL_LOCAL_CLICKHOUSE_PASSWORD") or None
     pinned = chdb.connect(handler.database)  # the engine stays open while the process lives
-    with Server(("127.0.0.1", port), handler) as server:
+    with Server(("127.0.0.1", port), handler, tls) as server:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
         server.serve_forever(poll_interval=0.1)
@@ -259,8 +283,10 @@ def main(handler: type[Handler] = Handler) -> None:
     )
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--tls", type=Path, nargs=3, metavar=("CERTIFICATE", "KEY", "AUTHORITY"))
     arguments = parser.parse_args()
-    serve(arguments.home, arguments.port, handler)
+    tls = ServerTls(*arguments.tls).server_context() if arguments.tls else None
+    serve(arguments.home, arguments.port, handler, tls)
 
 
 if __name__ == "__main__":

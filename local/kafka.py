@@ -4,16 +4,17 @@ Replication can't be tested with one node. Data survive a stop and a kill.
 """
 
 import base64
-import socket
 import struct
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from local.errors import PartDidNotStart, one_line
 from local.java import SPARK, find_java
 from local.service import Service
+from local.tls import ServerTls, connected
 from tagmill.errors import ConfigurationError
 
 COLLECTOR = "-XX:+UseSerialGC"
@@ -24,8 +25,10 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={protocol}://127.0.0.1:{port}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,{protocol}:{protocol}
+inter.broker.listener.name={protocol}
 controller.listener.names=CONTROLLER
 log.dirs={home}/data
 num.partitions=1
@@ -40,6 +43,14 @@ group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
 log.retention.bytes=-1
 """
+# Clients, of which the broker itself is one, need a certificate of the authority.
+ENCRYPTION = """\
+ssl.client.auth=required
+ssl.keystore.type=PEM
+ssl.keystore.location={shown}
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+"""
 LOG4J = """\
 appender.c.type=Console
 appender.c.name=C
@@ -51,12 +62,26 @@ rootLogger.appenderRef.c.ref=C
 
 
 class Kafka(Service):
-    """A broker on 127.0.0.1:port that is its own controller; `heap` is written as Java writes it."""
+    """A broker on 127.0.0.1:port that is its own controller; `heap` is written as Java writes it.
+
+    With `tls` it serves only clients with a certificate of the authority. `sasl` is further properties by which
+    clients log in, `flags` are further ones of the JVM.
+    """
 
     name: ClassVar[str] = "kafka"
 
-    def __init__(self, home: Path, port: int, jars: Path, heap: str = "512m") -> None:
+    def __init__(
+        self,
+        home: Path,
+        port: int,
+        jars: Path,
+        heap: str = "512m",
+        tls: ServerTls | None = None,
+        sasl: str = "",
+        flags: Sequence[str] = (),
+    ) -> None:
         super().__init__(home, port)
+        self.tls, self.sasl, self.flags = tls, sasl, flags
         self.jars, self.heap = jars.resolve(), heap
         self.controller_port = port + 10000 if port + 10000 < 65536 else port - 10000
 
@@ -75,7 +100,12 @@ class Kafka(Service):
                 f"there are no Kafka jars in {self.jars}; Kafka was not started. Run bin/setup"
             )
         (self.home / "tmp").mkdir(exist_ok=True)
-        text = PROPERTIES.format(home=self.home, port=self.port, controller=self.controller_port)
+        protocol = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
+        places = {"home": self.home, "port": self.port, "controller": self.controller_port}
+        text = PROPERTIES.format(**places, protocol=protocol) + self.sasl
+        if self.tls:
+            shown = self.tls.write_for_java(self.home / "shown.pem")
+            text += ENCRYPTION.format(shown=shown, authority=self.tls.authority)
         (self.home / "server.properties").write_text(text)
         (self.home / "log4j2.properties").write_text(LOG4J)
         if not (self.home / "data" / "meta.properties").exists():
@@ -86,7 +116,7 @@ class Kafka(Service):
         server.properties.
         """
         return [
-            *self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR),
+            *self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR, *self.flags),
             BROKER,
             str(self.home / "server.properties"),
         ]
@@ -94,8 +124,7 @@ class Kafka(Service):
     def healthy(self) -> bool:
         """Send an ApiVersions request; an answer without an error means that clients are served."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 2) as connection:
-                connection.settimeout(5)
+            with connected(self.port, self.tls) as connection:
                 body = struct.pack(">hhih", API_VERSIONS, 0, 7, 5) + b"probe"
                 connection.sendall(struct.pack(">i", len(body)) + body)
                 return struct.unpack(">iih", connection.recv(10))[1:] == (7, 0)

@@ -1,7 +1,7 @@
 """What an Airflow connection says about a store, in the keys of that store's settings.
 
 Connections are of the store's official type (`cassandra`, `clickhouse`, `kafka`), or of any other, whose extra may hold
-`tls` and `tls_ca_file`.
+`tls`, `tls_ca_file`, and `tls_certificate_file`, `tls_key_file` and `tls_key_password` of a client certificate.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from airflow.sdk import Connection
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tagmill.config.kafka import KafkaSettings, SaslMechanism
+from tagmill.config.kafka import HttpUrl, KafkaSettings, SaslMechanism
 from tagmill.config.settings import CassandraSettings, ClickHouseSettings
 from tagmill.errors import ConfigurationError
 
@@ -31,6 +31,9 @@ class _Extra(BaseModel):
 
     tls: bool | None = None
     tls_ca_file: Path | None = None
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_key_password: str | None = None
 
 
 class _SslOptions(BaseModel):
@@ -39,6 +42,8 @@ class _SslOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     ca_certs: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
     ssl_version: Any = None
     cert_reqs: Any = None
 
@@ -60,6 +65,8 @@ class _ClickHouseExtra(_Extra):
     secure: bool | None = None
     verify: bool | None = None
     ca_cert: Path | None = None
+    client_cert: Path | None = None
+    client_cert_key: Path | None = None
 
 
 class _KafkaExtra(BaseModel):
@@ -74,6 +81,16 @@ class _KafkaExtra(BaseModel):
     username: str | None = Field(None, alias="sasl.username")
     password: str | None = Field(None, alias="sasl.password")
     ca_file: Path | None = Field(None, alias="ssl.ca.location")
+    certificate_file: Path | None = Field(None, alias="ssl.certificate.location")
+    key_file: Path | None = Field(None, alias="ssl.key.location")
+    key_password: str | None = Field(None, alias="ssl.key.password")
+    oauth_method: str | None = Field(None, alias="sasl.oauthbearer.method")
+    client_id: str | None = Field(None, alias="sasl.oauthbearer.client.id")
+    client_secret: str | None = Field(None, alias="sasl.oauthbearer.client.secret")
+    token_url: HttpUrl | None = Field(None, alias="sasl.oauthbearer.token.endpoint.url")
+    scope: str | None = Field(None, alias="sasl.oauthbearer.scope")
+    extensions: str | None = Field(None, alias="sasl.oauthbearer.extensions")
+    oauth_ca_file: Path | None = Field(None, alias="https.ca.location")
 
 
 def keys_of(connection: Connection, store: StoreSettings) -> Keys:
@@ -89,7 +106,7 @@ def keys_of(connection: Connection, store: StoreSettings) -> Keys:
         )
     keys = {"username": connection.login, "password": connection.password, **_address(connection, store)}
     keys |= read(connection) if kind == own else _tls(_parsed(connection, _Extra))
-    return {key: value for key, value in keys.items() if value not in (None, "", [])}
+    return {key: value for key, value in keys.items() if value not in (None, "", [], {})}
 
 
 def _address(connection: Connection, store: StoreSettings) -> Keys:
@@ -102,14 +119,21 @@ def _address(connection: Connection, store: StoreSettings) -> Keys:
 
 
 def _tls(extra: _Extra) -> Keys:
-    return {"tls": extra.tls, "tls_ca_file": extra.tls_ca_file}
+    names = ("tls", "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password")
+    return {name: getattr(extra, name) for name in names}
 
 
 def _cassandra(connection: Connection) -> Keys:
     extra = _parsed(connection, _CassandraExtra)
-    if extra.ssl_options is None:
+    if (options := extra.ssl_options) is None:
         return _tls(extra)
-    return {"tls": True, "tls_ca_file": extra.ssl_options.ca_certs}
+    return {
+        **_tls(extra),
+        "tls": True,
+        "tls_ca_file": options.ca_certs,
+        "tls_certificate_file": options.certfile or extra.tls_certificate_file,
+        "tls_key_file": options.keyfile or extra.tls_key_file,
+    }
 
 
 def _clickhouse(connection: Connection) -> Keys:
@@ -119,8 +143,13 @@ def _clickhouse(connection: Connection) -> Keys:
             f"Airflow connection {connection.conn_id}: verify is false, and Tagmill connects to no server that it "
             "can't verify. Nothing was done. Name the authority's file in ca_cert"
         )
-    tls = extra.secure if extra.tls is None else extra.tls
-    return {"tls": tls, "tls_ca_file": extra.ca_cert or extra.tls_ca_file}
+    return {
+        **_tls(extra),
+        "tls": extra.secure if extra.tls is None else extra.tls,
+        "tls_ca_file": extra.ca_cert or extra.tls_ca_file,
+        "tls_certificate_file": extra.client_cert or extra.tls_certificate_file,
+        "tls_key_file": extra.client_cert_key or extra.tls_key_file,
+    }
 
 
 def _kafka(connection: Connection) -> Keys:
@@ -129,20 +158,41 @@ def _kafka(connection: Connection) -> Keys:
     mechanism = extra.mechanism or extra.mechanisms
     if mechanism and mechanism not in get_args(SaslMechanism):
         unknown.append(f"sasl.mechanism={mechanism}")
+    by_token = mechanism == "OAUTHBEARER"
+    if by_token and extra.oauth_method != "oidc":
+        unknown.append(f"sasl.oauthbearer.method={extra.oauth_method or 'default'}")
     if unknown:
         raise ConfigurationError(
             f"Airflow connection {connection.conn_id}: Tagmill can't do {', '.join(unknown)}. Nothing was done. It logs "
-            f"in by {', '.join(get_args(SaslMechanism))}, and takes ssl.ca.location of TLS"
+            f"in by {', '.join(get_args(SaslMechanism))} (by sasl.oauthbearer.method=oidc), and takes ssl.ca.location, "
+            "ssl.certificate.location, ssl.key.location and ssl.key.password of TLS"
+        )
+    if by_token and not extra.token_url:
+        raise ConfigurationError(
+            f"Airflow connection {connection.conn_id}: OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url. Nothing "
+            "was done. Add it to the extra"
         )
     keys: Keys = {
         "bootstrap_servers": [text.strip() for text in (extra.servers or "").split(",") if text.strip()],
         "tls": extra.protocol.upper().endswith("SSL") if extra.protocol else None,
         "sasl_mechanism": mechanism,
-        "username": extra.username,
-        "password": extra.password,
+        "username": extra.client_id if by_token else extra.username,
+        "password": extra.client_secret if by_token else extra.password,
         "tls_ca_file": extra.ca_file,
+        "tls_certificate_file": extra.certificate_file,
+        "tls_key_file": extra.key_file,
+        "tls_key_password": extra.key_password,
     }
-    return {key: value for key, value in keys.items() if value not in (None, [])}
+    if by_token:
+        keys |= {
+            "oauth_token_url": extra.token_url,
+            "oauth_scope": extra.scope,
+            "oauth_extensions": dict(
+                part.strip().split("=", 1) for part in (extra.extensions or "").split(",") if "=" in part
+            ),
+            "oauth_ca_file": extra.oauth_ca_file,
+        }
+    return {key: value for key, value in keys.items() if value not in (None, [], {})}
 
 
 def _parsed(connection: Connection, model: type[Extra]) -> Extra:

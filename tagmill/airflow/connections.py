@@ -1,8 +1,9 @@
 """Airflow Connections as Tagmill's settings and as a Spark job's environment.
 
-A connection gives the login, the password and TLS: by the extra keys `tls` and `tls_ca_file`, or as the store's
-official connection type has them (tagmill.airflow.connection_types). Its host and port count where the configuration
-has none. Without such a connection, the file and the TAGMILL_ variables hold as they are.
+A connection gives the login, the password and TLS: by the extra keys `tls`, `tls_ca_file` and those of a client
+certificate, or as the store's official connection type has them (tagmill.airflow.connection_types). Its host and
+port count where the configuration has none. Without such a connection, the file and the TAGMILL_ variables hold as
+they are.
 """
 
 import json
@@ -17,10 +18,17 @@ from pydantic import SecretStr
 
 from tagmill.airflow.compat import AirflowNotFoundException
 from tagmill.airflow.connection_types import ADDRESSES, keys_of
+from tagmill.config.environment import SECRETS
 from tagmill.config.kafka import KafkaSettings
 from tagmill.config.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
 
 log = logging.getLogger(__name__)
+# Keys of a store's settings, besides its addresses and secrets, that a connection may set.
+SECURITY = (
+    *("tls", "tls_ca_file", "tls_certificate_file", "tls_key_file", "sasl_mechanism"),
+    *("oauth_token_url", "oauth_scope", "oauth_extensions", "oauth_ca_file"),
+)
+MASKED = frozenset({"password", "tls_key_password"})
 StoreName = Literal["cassandra", "clickhouse", "kafka"]
 Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)
 
@@ -70,11 +78,7 @@ def spark_environment(settings: Settings, *stores: StoreName) -> dict[str, str]:
                 key.upper(): value if isinstance(value, str) else json.dumps(value)
                 for key, value in addresses.items()
             },
-            "SASL_MECHANISM": getattr(store, "sasl_mechanism", None),
-            "USERNAME": store.username,
-            "PASSWORD": store.password.get_secret_value() if store.password else None,
-            "TLS": json.dumps(store.tls),
-            "TLS_CA_FILE": str(store.tls_ca_file) if store.tls_ca_file else None,
+            **{key.upper(): _text(getattr(store, key, None)) for key in (*SECURITY, *SECRETS)},
         }
         found |= {
             f"TAGMILL_{name.upper()}__{key}": value for key, value in values.items() if value is not None
@@ -82,14 +86,23 @@ def spark_environment(settings: Settings, *stores: StoreName) -> dict[str, str]:
     return found
 
 
+def _text(value: object) -> str | None:
+    """Return a value as a variable holds it; None if it is not set."""
+    if value in (None, {}):
+        return None
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)
+
+
 def _with_connection(store: Store) -> Store:
     connection = find(store.airflow_connection)
     if connection is None:
         return store
     found = keys_of(connection, store)
-    if password := found.get("password"):
-        mask_secret(password)
-        found["password"] = SecretStr(password)
+    for key in MASKED & found.keys():
+        mask_secret(found[key])
+        found[key] = SecretStr(found[key])
     for key in ADDRESSES & found.keys() & store.model_fields_set:
         given, used = found.pop(key), getattr(store, key)
         if given != used and key != "port":

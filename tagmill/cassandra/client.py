@@ -623,7 +623,7 @@ def _connect_error(
         for host in settings.hosts:
             address = (host, settings.port)
             if refused := tls.refusal(
-                "cassandra", where, address, settings.tls_ca_file, settings.connect_timeout_seconds
+                "cassandra", where, address, settings, settings.connect_timeout_seconds
             ):
                 return refused
     causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
@@ -646,4 +646,4 @@ def _auth(settings: CassandraSettings) -> PlainTextAuthProvider | None:
 
 
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
-    return tls.context("cassandra", settings.tls_ca_file) if settings.tls else None
+    return tls.context("cassandra", settings) if settings.tls else None

@@ -6,7 +6,7 @@ freezes can't double a batch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -16,10 +16,12 @@ from typing import Any, BinaryIO, cast
 from uuid import UUID
 
 import clickhouse_connect
+from clickhouse_connect.driver import httputil
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from clickhouse_connect.driver.exceptions import OperationalError as ClickHouseOperationalError
 from tenacity import Retrying, stop_after_delay, wait_fixed
+from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 from tagmill.clickhouse import destination
@@ -110,9 +112,10 @@ class ClickHouse:
     def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
         self.settings, self.layout = settings, layout
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
-        if settings.tls:
-            tls.context("clickhouse", settings.tls_ca_file)
-        with self._tls_explained(), self.explained("can't be reached"):
+        self._pool = _own_pool(settings)
+        shown = str(settings.tls_certificate_file) if self._pool else None
+        with ExitStack() as failed, self._tls_explained(), self.explained("can't be reached"):
+            failed.callback(self._end_pool)
             self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
                 port=settings.port,
@@ -121,16 +124,27 @@ class ClickHouse:
                 password=settings.password.get_secret_value() if settings.password else "",
                 secure=settings.tls,
                 ca_cert=str(settings.tls_ca_file) if settings.tls_ca_file else None,
+                pool_mgr=self._pool,
+                # With it, the certificate is the login, and no password is sent.
+                client_cert=shown if settings.username and settings.password is None else None,
                 connect_timeout=int(settings.connect_timeout_seconds),
                 send_receive_timeout=int(settings.request_timeout_seconds),
                 autogenerate_session_id=False,
             )
+            failed.pop_all()
 
     def __enter__(self) -> "ClickHouse":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
+        self._end_pool()
+
+    def _end_pool(self) -> None:
+        """End the connections that show a client certificate; the driver only ends its own."""
+        if self._pool is not None:
+            self._pool.clear()
+            httputil.all_managers.pop(self._pool, None)
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
         """Run one statement that returns no rows."""
@@ -470,7 +484,7 @@ class ClickHouse:
         except StoreUnavailable:
             if chosen.tls:
                 address, seconds = (chosen.host, chosen.port), chosen.connect_timeout_seconds
-                if refused := tls.refusal("clickhouse", self.where, address, chosen.tls_ca_file, seconds):
+                if refused := tls.refusal("clickhouse", self.where, address, chosen, seconds):
                     raise refused from None
             raise
 
@@ -483,9 +497,10 @@ class ClickHouse:
             code = error.code
             text = f"{self.where} {action}: {_brief(error)}"
             if code in (193, 194, 516, 192):
-                raise ConfigurationError(
-                    f"{self.where} refused the user name or password. Nothing was done"
-                ) from None
+                login = "user name or password"
+                if self._pool is not None and self.settings.password is None:
+                    login = "user name, or the client certificate as its login"
+                raise ConfigurationError(f"{self.where} refused the {login}. Nothing was done") from None
             if code is None or code in PASSING_CODES:
                 raise StoreUnavailable(
                     f"{text}. Run the same command again; every step is safe to repeat"
@@ -498,6 +513,20 @@ class ClickHouse:
             ) from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {action}: {_brief(error)}") from None
+
+
+def _own_pool(settings: ClickHouseSettings) -> PoolManager | None:
+    """Return connections that show a client certificate; None if none is configured, for the driver's own.
+
+    Raises ConfigurationError if a file of TLS can't be used.
+    """
+    if not settings.tls:
+        return None
+    context = tls.context("clickhouse", settings)
+    if settings.tls_certificate_file is None:
+        return None
+    proxy = httputil.check_env_proxy("https", settings.host, settings.port)
+    return cast(PoolManager, httputil.get_pool_manager(ssl_context=context, https_proxy=proxy))
 
 
 def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:

@@ -1,7 +1,7 @@
 """The base of every section of the configuration."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +30,28 @@ TlsCaFile = Annotated[
         description="File of the certificate authorities (PEM) that sign the servers' certificates. Left "
         "out: those of the system.",
         examples=["certificates/ca.pem"],
+    ),
+]
+TlsCertificateFile = Annotated[
+    Path | None,
+    Field(
+        description="File of the certificate (PEM) that Tagmill shows servers which ask for one, with those "
+        "between it and their authority behind it. Only with `tls`.",
+        examples=["certificates/tagmill.pem"],
+    ),
+]
+TlsKeyFile = Annotated[
+    Path | None,
+    Field(
+        description="File of that certificate's private key (PEM). Left out: `tls_certificate_file` holds it.",
+        examples=["certificates/tagmill.key"],
+    ),
+]
+TlsKeyPassword = Annotated[
+    SecretStr | None,
+    Field(
+        description="Password of an encrypted private key; from the environment or the Airflow connection only.",
+        examples=["…"],
     ),
 ]
 Username = Annotated[
@@ -87,6 +109,30 @@ def fit_beside_destination(*names: str) -> None:
             identifier(name)
         except ValueError as error:
             raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+
+
+class TlsKeys(Protocol):
+    """The keys of a section that say how its servers are connected to by TLS."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether to connect by TLS."""
+
+    @property
+    def tls_ca_file(self) -> Path | None:
+        """The authorities that are trusted; None: the system's."""
+
+    @property
+    def tls_certificate_file(self) -> Path | None:
+        """The certificate that servers are shown."""
+
+    @property
+    def tls_key_file(self) -> Path | None:
+        """The certificate's private key; None: the certificate's file holds it."""
+
+    @property
+    def tls_key_password(self) -> SecretStr | None:
+        """Password of an encrypted key."""
 
 
 class Section(BaseModel):

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 from tagmill.errors import ConfigurationError
 
 # Keys that the environment or an Airflow connection has, never the file.
-SECRETS = ("username", "password")
+SECRETS = ("username", "password", "tls_key_password")
 FILE = "_file"
 # Bytes of a file with a secret; a larger one is another file.
 LARGEST = 64 * 1024

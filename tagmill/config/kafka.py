@@ -5,6 +5,7 @@ kafka_journal_events and topic.
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -19,15 +20,37 @@ from tagmill.config.base import (
     Section,
     Tls,
     TlsCaFile,
+    TlsCertificateFile,
+    TlsKeyFile,
+    TlsKeyPassword,
     Username,
     fit_beside_destination,
 )
+from tagmill.config.kafka_properties import Value, permitted
 from tagmill.domain.field_path import field_path
 
 Text = Annotated[str, Field(min_length=1)]
 
 
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+OAUTH_KEYS = ("oauth_token_url", "oauth_scope", "oauth_extensions", "oauth_ca_file")
+ExtensionName = Annotated[str, Field(pattern="^[A-Za-z]+$")]
+ExtensionValue = Annotated[str, Field(pattern=r"^[^,=\s]+$")]
+
+
+def _http_url(text: str) -> str:
+    """Return a URL of HTTP without a login; raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it must begin with https:// or http:// and name a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a login doesn't belong in it")
+    return text
+
+
+HttpUrl = Annotated[
+    str, AfterValidator(_http_url), WithJsonSchema({"type": "string", "pattern": "^https?://"})
+]
 
 
 class KafkaSettings(Section):
@@ -41,11 +64,42 @@ class KafkaSettings(Section):
     )
     tls: Tls = False
     tls_ca_file: TlsCaFile = None
+    tls_certificate_file: TlsCertificateFile = None
+    tls_key_file: TlsKeyFile = None
+    tls_key_password: TlsKeyPassword = None
     sasl_mechanism: SaslMechanism | None = Field(
         None,
         description="SASL mechanism of the login with `username` and `password`. PLAIN sends the password "
-        "itself, so use `tls` with it; the SCRAM ones only prove it. Left out: no login.",
+        "itself, so use `tls` with it; the SCRAM ones only prove it. OAUTHBEARER gets a token from "
+        "`oauth_token_url` by them, the client's id and secret. Left out: no login.",
         examples=["SCRAM-SHA-512"],
+    )
+    oauth_token_url: HttpUrl | None = Field(
+        None,
+        description="OAUTHBEARER: the token endpoint of the identity provider (OpenID Connect).",
+        examples=["https://login.example.org/oauth2/token"],
+    )
+    oauth_scope: Text | None = Field(
+        None,
+        description="OAUTHBEARER: scope that the token is asked for. Left out: the provider's default.",
+        examples=["kafka"],
+    )
+    oauth_extensions: dict[ExtensionName, ExtensionValue] = Field(
+        default_factory=dict,
+        description="OAUTHBEARER: SASL extensions, which some brokers ask for.",
+        examples=[{"logicalCluster": "lkc-1"}],
+    )
+    oauth_ca_file: Path | None = Field(
+        None,
+        description="OAUTHBEARER: file of the certificate authorities (PEM) that sign the token endpoint's "
+        "certificate. Left out: those of the system.",
+        examples=["certificates/login-ca.pem"],
+    )
+    properties: Annotated[dict[str, Value], AfterValidator(permitted)] = Field(
+        default_factory=dict,
+        description="Further properties of librdkafka. Those that Spark's Kafka source has under the same name "
+        "reach it, too (docs/clusters.md). Secrets, and what Tagmill sets itself, are errors.",
+        examples=[{"client.rack": "eu-west-1a"}],
     )
     request_timeout_seconds: float = Field(
         30,
@@ -61,6 +115,15 @@ class KafkaSettings(Section):
         "where this section has none. DAGs use it where it exists.",
         examples=["tagmill_kafka"],
     )
+
+    @model_validator(mode="after")
+    def _oauth_is_whole(self) -> "KafkaSettings":
+        given = [key for key in OAUTH_KEYS if getattr(self, key)]
+        if self.sasl_mechanism != "OAUTHBEARER" and given:
+            raise ValueError(f'{given[0]}: only sasl_mechanism = "OAUTHBEARER" has it')
+        if self.sasl_mechanism == "OAUTHBEARER" and not self.oauth_token_url:
+            raise ValueError("oauth_token_url: OAUTHBEARER needs it")
+        return self
 
 
 class KafkaJournalSettings(Section):

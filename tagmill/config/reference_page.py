@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from tagmill.config.airflow import AirflowSettings, Notifier, PipelineDagSettings
 from tagmill.config.base import Section
+from tagmill.config.environment import SECRETS
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
     KafkaJournalSettings,
@@ -40,7 +41,7 @@ HEAD = """# Configuration
 
 One TOML file: `--config`, else `$TAGMILL_CONFIG`, else `./tagmill.toml`. `TAGMILL_<SECTION>__<KEY>` in the environment overrides a
 key. Unknown keys are errors. Relative paths count from the folder of the file. User names and passwords come from the environment or from
-Airflow's connections only; `TAGMILL_<SECTION>__PASSWORD_FILE` and `…__USERNAME_FILE` name files that hold them.
+Airflow's connections only; `TAGMILL_<SECTION>__PASSWORD_FILE`, `…__USERNAME_FILE` and `…__TLS_KEY_PASSWORD_FILE` name files that hold them.
 
 Each pipeline is a section `[pipelines.NAME]`, and its key `kind` says what it reads. Defaults and examples are written as in TOML.
 
@@ -82,7 +83,7 @@ def _table(heading: str, section: type[Section]) -> Iterator[str]:
         key = field.alias or name
         (example,) = field.examples or [""]
         text = f"{key} = {toml(example)}"
-        if key in ("username", "password"):
+        if key in SECRETS:
             text = f"TAGMILL_{heading.strip('[]').upper()}__{key.upper()}={example}"
         yield f"| `{key}` | {_default(field)} | {field.description or ''} | `{text}` |\n"
 

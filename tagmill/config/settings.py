@@ -20,7 +20,18 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tagmill.config import tls
 from tagmill.config.airflow import AirflowSettings as AirflowSettings
 from tagmill.config.airflow import DagSettings
-from tagmill.config.base import ConnectTimeoutSeconds, Identifier, Password, Section, Tls, TlsCaFile, Username
+from tagmill.config.base import (
+    ConnectTimeoutSeconds,
+    Identifier,
+    Password,
+    Section,
+    Tls,
+    TlsCaFile,
+    TlsCertificateFile,
+    TlsKeyFile,
+    TlsKeyPassword,
+    Username,
+)
 from tagmill.config.environment import SECRETS, environment_source
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
@@ -46,6 +57,8 @@ KINDS = {
 }
 # Kinds by the word that an earlier version had for them.
 FORMER_KINDS = {"journal": "kafka_journal_events"}
+# Keys of [cassandra], [clickhouse] and [kafka] that name files.
+FILES_OF_STORES = ("tls_ca_file", "tls_certificate_file", "tls_key_file", "oauth_ca_file")
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 
 
@@ -129,6 +142,9 @@ class CassandraSettings(Section):
     )
     tls: Tls = False
     tls_ca_file: TlsCaFile = None
+    tls_certificate_file: TlsCertificateFile = None
+    tls_key_file: TlsKeyFile = None
+    tls_key_password: TlsKeyPassword = None
     username: Username = None
     password: Password = None
     airflow_connection: str = Field(
@@ -168,6 +184,9 @@ class ClickHouseSettings(Section):
     )
     tls: Tls = False
     tls_ca_file: TlsCaFile = None
+    tls_certificate_file: TlsCertificateFile = None
+    tls_key_file: TlsKeyFile = None
+    tls_key_password: TlsKeyPassword = None
     request_timeout_seconds: float = Field(
         300,
         gt=0,
@@ -487,10 +506,12 @@ class Settings(BaseSettings):
         spark = spark.model_copy(update={key: folder / file for key, file in files.items()})
         for name in ("cassandra", "clickhouse", "kafka"):
             store = getattr(self, name)
-            if store.tls_ca_file:
-                stores[name] = store = store.model_copy(update={"tls_ca_file": folder / store.tls_ca_file})
+            if given := {
+                key: folder / file for key in FILES_OF_STORES if (file := getattr(store, key, None))
+            }:
+                stores[name] = store = store.model_copy(update=given)
             if store.tls:
-                tls.context(name, store.tls_ca_file)
+                tls.authorities(name, store.tls_ca_file)
         if folder_of_inputs := self.airflow.input_dir:
             stores["airflow"] = self.airflow.model_copy(update={"input_dir": folder / folder_of_inputs})
         topics = {

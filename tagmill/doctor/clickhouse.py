@@ -28,7 +28,10 @@ def connect(scope: Scope) -> Checked[ClickHouse | None]:
     if not (yield from network.reach(way)):
         yield not_checked("clickhouse login", "no connection to ClickHouse")
         return None
-    if half := list(network.half_login(way, configured.username, configured.password)):
+    # A client certificate is a login, too.
+    by_certificate = configured.tls and configured.tls_certificate_file is not None
+    password = configured.password or (configured.username if by_certificate else None)
+    if half := list(network.half_login(way, configured.username, password)):
         yield from half
         return None
     try:

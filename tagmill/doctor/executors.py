@@ -8,6 +8,7 @@ from tagmill.config.settings import Settings
 from tagmill.doctor.machine import own_minor, try_storage
 from tagmill.doctor.model import Finding, Findings, fine, not_checked, said_of, wrong
 from tagmill.errors import TagmillError
+from tagmill.spark import errors
 from tagmill.spark.session import spark_session
 
 CHECKS = ("executors", "executors: storage root", "executors: cassandra")
@@ -95,5 +96,6 @@ def _by_connector(spark: Any, ledger_keyspace: str) -> Finding:
         table = source.options(keyspace=ledger_keyspace, table="pipelines").load()
         table.where("pipeline = 'tagmill-doctor'").collect()
     except Exception as error:
-        return wrong(CHECKS[2], f"the connector does not read: {said_of(error)[:300]}", cure)
+        said = said_of(errors.explain(error, "Cassandra") or error)
+        return wrong(CHECKS[2], f"the connector does not read: {said[:300]}", cure)
     return fine(CHECKS[2], "the connector reads")

@@ -1,6 +1,8 @@
 """Check Kafka: login, topics and the rights on them."""
 
-from tagmill.config.kafka import KafkaJournalSettings, TopicSettings
+from urllib.parse import urlsplit
+
+from tagmill.config.kafka import KafkaJournalSettings, KafkaSettings, TopicSettings
 from tagmill.doctor import network
 from tagmill.doctor.model import Checked, Findings, Scope, fine, not_checked, said_of, warning, wrong
 from tagmill.errors import TagmillError
@@ -8,9 +10,9 @@ from tagmill.kafka.client import Kafka
 
 # Longest wait for an answer in seconds: a wrong login is answered by silence.
 PATIENCE_SECONDS = 10
-LOGIN_CURE = (
-    "correct kafka.sasl_mechanism, and TAGMILL_KAFKA__USERNAME and TAGMILL_KAFKA__PASSWORD in the environment"
-)
+VARIABLES = "TAGMILL_KAFKA__USERNAME and TAGMILL_KAFKA__PASSWORD in the environment"
+LOGIN_CURE = f"correct kafka.sasl_mechanism, and {VARIABLES}"
+OAUTH_CURE = f"correct kafka.oauth_token_url, kafka.oauth_scope, and {VARIABLES}"
 READING = ("READ", "DESCRIBE")
 
 
@@ -25,11 +27,12 @@ def examine(scope: Scope) -> Checked[None]:
     elif half := list(network.half_login(way, configured.username, configured.password)):
         yield from half
     else:
+        yield from _token_endpoint(configured)
         try:
             kafka = Kafka(configured.model_copy(update={"request_timeout_seconds": seconds}))
             topics = kafka.topics()
         except TagmillError as error:
-            yield from network.refused_login(way, error, LOGIN_CURE)
+            yield from network.refused_login(way, error, _cure(configured, error))
         else:
             who = f"as {configured.username}" if configured.sasl_mechanism else "without user name"
             yield fine("kafka login", f"{who}; {len(topics)} topics")
@@ -39,6 +42,19 @@ def examine(scope: Scope) -> Checked[None]:
         for name in scope.reading_kafka:
             for check in ("topics", "topic rights"):
                 yield not_checked(f"pipeline {name}: {check}", "no connection to Kafka")
+
+
+def _token_endpoint(configured: KafkaSettings) -> Findings:
+    url = urlsplit(configured.oauth_token_url or "")
+    if url.scheme == "http" and not network.is_local(url.hostname or ""):
+        said = f"the client's secret travels in the clear to {configured.oauth_token_url}"
+        yield warning("kafka token endpoint", said, "name it with https:// in kafka.oauth_token_url")
+
+
+def _cure(configured: KafkaSettings, error: TagmillError) -> str:
+    if str(error).startswith("kafka.properties"):
+        return "correct kafka.properties"
+    return OAUTH_CURE if configured.sasl_mechanism == "OAUTHBEARER" else LOGIN_CURE
 
 
 def _topics(

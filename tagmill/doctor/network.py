@@ -7,31 +7,37 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 from tagmill.config import tls
+from tagmill.config.base import TlsKeys
+from tagmill.config.client_certificate import client_certificate
 from tagmill.config.kafka import KafkaSettings
 from tagmill.config.settings import CassandraSettings, ClickHouseSettings
-from tagmill.doctor.model import Checked, Finding, Findings, fine, said_of, warning, wrong
+from tagmill.doctor.model import Checked, Finding, Findings, Level, fine, said_of, warning, wrong
+from tagmill.errors import ConfigurationError
 
 Address = tuple[str, int]
 # Seconds to wait for a handshake where the configuration says no TLS.
 HANDSHAKE_SECONDS = 2
+# A client certificate that ends sooner is a warning.
+SOON = timedelta(days=30)
+# Mode of a file that users outside of its group may read.
+READ_BY_OTHERS = 0o004
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to the servers of a section: addresses, TLS, and what travels there.
+    """The way to the servers of a section: addresses, the keys of TLS, and what travels there.
 
-    `secret`: whether a password is sent as it is.
+    `secret`: whether a password, or a token, is sent as it is.
     """
 
     section: str
     title: str
     hosts_key: str
     addresses: Sequence[Address]
-    tls: bool
-    ca_file: Path | None
+    keys: TlsKeys
     seconds: float
     secret: bool
 
@@ -48,8 +54,7 @@ def way_to_cassandra(configured: CassandraSettings) -> Way:
         title="Cassandra",
         hosts_key="cassandra.hosts",
         addresses=[(host, configured.port) for host in configured.hosts],
-        tls=configured.tls,
-        ca_file=configured.tls_ca_file,
+        keys=configured,
         seconds=configured.connect_timeout_seconds,
         secret=configured.password is not None,
     )
@@ -62,8 +67,7 @@ def way_to_clickhouse(configured: ClickHouseSettings) -> Way:
         title="ClickHouse",
         hosts_key="clickhouse.host",
         addresses=[(configured.host, configured.port)],
-        tls=configured.tls,
-        ca_file=configured.tls_ca_file,
+        keys=configured,
         seconds=configured.connect_timeout_seconds,
         secret=configured.password is not None,
     )
@@ -77,10 +81,9 @@ def way_to_kafka(configured: KafkaSettings, seconds: float) -> Way:
         title="Kafka",
         hosts_key="kafka.bootstrap_servers",
         addresses=[(host.strip("[]"), int(port) if port.isdigit() else 0) for host, _, port in split],
-        tls=configured.tls,
-        ca_file=configured.tls_ca_file,
+        keys=configured,
         seconds=seconds,
-        secret=configured.sasl_mechanism == "PLAIN",
+        secret=configured.sasl_mechanism in ("PLAIN", "OAUTHBEARER"),
     )
 
 
@@ -129,23 +132,57 @@ def _closed(address: Address, seconds: float) -> str:
 
 
 def _tls(way: Way) -> Checked[bool]:
-    name = f"{way.section} tls"
-    if way.tls:
+    name, keys = f"{way.section} tls", way.keys
+    if keys.tls_certificate_file:
+        shown = _client_certificate(way)
+        yield shown
+        if shown.level is Level.WRONG:
+            return False
+    if keys.tls:
         for address in way.addresses:
-            if refused := tls.refusal(way.section, way.title, address, way.ca_file, way.seconds):
+            if refused := tls.refusal(way.section, way.title, address, keys, way.seconds):
                 cure = f"correct {way.section}.tls, {way.section}.tls_ca_file, or the server's certificate"
+                if "client certificate" in str(refused):
+                    cure = f"correct {way.section}.tls_certificate_file and {way.section}.tls_key_file"
                 yield wrong(name, f"{address[0]}:{address[1]}: {said_of(refused)}", cure)
                 return False
-        authorities = f"by {way.ca_file}" if way.ca_file else "by the system's authorities"
-        yield fine(name, f"certificates are trusted {authorities}")
-    elif way.secret and not all(_is_local(host) for host, _ in way.addresses):
+        trusted = f"by {keys.tls_ca_file}" if keys.tls_ca_file else "by the system's authorities"
+        yield fine(name, f"certificates are trusted {trusted}")
+    elif way.secret and not all(is_local(host) for host, _ in way.addresses):
         yield warning(name, "off: the password travels in the clear", f"set {way.section}.tls = true")
     else:
         yield fine(name, f"off ({way.section}.tls)")
     return True
 
 
-def _is_local(host: str) -> bool:
+def _client_certificate(way: Way) -> Finding:
+    """Return the finding for the certificate that servers are shown: its files, and how long it is valid."""
+    name, keys = f"{way.section} client certificate", way.keys
+    file, key_file = keys.tls_certificate_file, keys.tls_key_file or keys.tls_certificate_file
+    if not keys.tls:
+        return warning(name, f"not shown: {way.section}.tls is off", f"set {way.section}.tls = true")
+    try:
+        tls.context(way.section, keys)
+        shown = client_certificate(way.section, keys)
+        mode = key_file.stat().st_mode if key_file else 0
+    except ConfigurationError as error:
+        cure = f"correct {way.section}.tls_certificate_file, {way.section}.tls_key_file, or the files"
+        return wrong(name, said_of(error), cure)
+    assert shown is not None
+    now, renew = datetime.now(UTC), f"get another certificate, and replace {file} and its key"
+    if shown.end <= now:
+        return wrong(name, f"{file} has expired on {shown.end:%Y-%m-%d}", renew)
+    if shown.begin > now:
+        return wrong(name, f"{file} is not valid before {shown.begin:%Y-%m-%d}", renew)
+    if shown.end - now < SOON:
+        return warning(name, f"{file} expires on {shown.end:%Y-%m-%d}", renew)
+    if mode & READ_BY_OTHERS:
+        return warning(name, f"every user can read the key in {key_file}", f"chmod o-rwx {key_file}")
+    return fine(name, f"{shown.subject}, valid until {shown.end:%Y-%m-%d}")
+
+
+def is_local(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -154,7 +191,7 @@ def _is_local(host: str) -> bool:
 
 def speaks_tls(way: Way) -> bool:
     """Return whether a server speaks TLS where the configuration says none; asked only after a failed login."""
-    if way.tls:
+    if way.keys.tls:
         return False
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent over it

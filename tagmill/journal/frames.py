@@ -14,7 +14,7 @@ from tagmill.domain.journal_tables import OLD_TAGS, JournalTables, tag_columns
 from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.errors import ConfigurationError
-from tagmill.spark.connector import table
+from tagmill.spark.connector import native_connector, table
 
 ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
@@ -168,7 +168,7 @@ def with_events(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     )
     columns = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]  # noqa: SLF001
     columns[0] = ID
-    keys = rows.select(columns).perPartitionLimit(1)
+    keys = rows.withConnector(native_connector(spark)).select(columns).perPartitionLimit(1)
     dataset = spark._jsparkSession.createDataset(keys.rdd(), jvm.org.apache.spark.sql.Encoders.STRING())  # type: ignore[union-attr]  # noqa: SLF001
     return DataFrame(dataset.toDF(), spark).toDF(ID).distinct()
 

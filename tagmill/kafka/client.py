@@ -3,6 +3,8 @@
 Spark reads the bulk itself.
 """
 
+import re
+import ssl
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,14 +27,15 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from tagmill.config import tls
 from tagmill.config.kafka import KafkaSettings
 from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable, TagmillError
+from tagmill.kafka.java_options import java_options, security_protocol
 
 Place = tuple[str, int]
-REFUSED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError._SSL,
-}
+LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
+# What librdkafka says of a token endpoint that can't be asked, in contrast to one that refuses.
+NO_TOKEN_YET = re.compile(r"(?i)resolve host|connect|timed? ?out|HTTP error 5\d\d|\b50\d\b")
+# Errors of requests that had no connection, for example because the login fails.
+SILENT = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+REFUSED = {*LOGIN_REFUSED, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._SSL}
 # Errors of a partition whose leader changes or that was just created; they pass in seconds.
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {
@@ -74,12 +77,27 @@ class KafkaRecord:
     headers: list[tuple[str, bytes | None]]
 
 
+class _LoginError:
+    """Remembers why a login fails: librdkafka tells a callback, and goes on trying.
+
+    It is no part of Kafka, whose clients would then hold it and live on after its end.
+    """
+
+    said = ""
+
+    def note(self, error: KafkaError) -> None:
+        """Remember an error if it is one of the login."""
+        if error.code() in LOGIN_REFUSED:
+            self.said = " ".join(error.str().split())[:300]
+
+
 class Kafka:
     """A client of one Kafka cluster, to be used in `with`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self.where = f"Kafka at {', '.join(settings.bootstrap_servers)}"
+        self._login_error = _LoginError()
         self._admin = self._client(AdminClient)
 
     def __enter__(self) -> "Kafka":
@@ -94,6 +112,7 @@ class Kafka:
             found = self._admin.list_topics(timeout=self.settings.request_timeout_seconds)
         except KafkaException as error:
             raise self._explained(error) from None
+        self._answered()
         return {
             name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")
         }
@@ -224,63 +243,81 @@ class Kafka:
         """Return the options by which Spark's Kafka source reaches the same cluster; they contain secrets, so
         never log them.
         """
-        chosen = self.settings
-        options = {
-            "kafka.bootstrap.servers": ",".join(chosen.bootstrap_servers),
-            "kafka.security.protocol": self._protocol(),
-            "kafka.isolation.level": "read_committed",
-        }
-        if chosen.tls and chosen.tls_ca_file:
-            options |= {
-                "kafka.ssl.truststore.type": "PEM",
-                "kafka.ssl.truststore.location": str(chosen.tls_ca_file),
-            }
-        if chosen.sasl_mechanism:
-            module = (
-                "plain.PlainLoginModule" if chosen.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
-            )
-            login = f"org.apache.kafka.common.security.{module} required username={_quoted(chosen.username)} "
-            password = chosen.password.get_secret_value() if chosen.password else None
-            options |= {
-                "kafka.sasl.mechanism": chosen.sasl_mechanism,
-                "kafka.sasl.jaas.config": f"{login}password={_quoted(password)};",
-            }
-        return options
+        return java_options(self.settings)
 
     def _client(self, kind: Any, conf: Mapping[str, Any] | None = None) -> Any:
         """Create a client with this configuration in addition to the common one.
 
-        Raises ConfigurationError: the login is incomplete, or the CA file is wrong.
+        Raises ConfigurationError: the login is incomplete, a file of TLS can't be used, or librdkafka doesn't
+        take a property.
         """
         try:
             return kind({**self._conf(), **(conf or {})})
         except KafkaException as error:
+            said = error.args[0].str().strip()
+            if error.args[0].code() == KafkaError._INVALID_ARG and (
+                named := [name for name in self.settings.properties if name in said]
+            ):
+                raise ConfigurationError(
+                    f"kafka.properties: {max(named, key=len)}: {said}. Nothing was done"
+                ) from None
             raise self._explained(error) from None
 
     def _conf(self) -> dict[str, Any]:
         chosen = self.settings
         conf: dict[str, Any] = {
+            **chosen.properties,
             "bootstrap.servers": ",".join(chosen.bootstrap_servers),
-            "security.protocol": self._protocol().lower(),
+            "security.protocol": security_protocol(chosen).lower(),
             "socket.timeout.ms": int(chosen.request_timeout_seconds * 1000),
             "log_level": 0,
+            "error_cb": self._login_error.note,
         }
         if chosen.tls:
-            tls.context("kafka", chosen.tls_ca_file)
-        if chosen.tls and chosen.tls_ca_file:
-            conf["ssl.ca.location"] = str(chosen.tls_ca_file)
-        if chosen.sasl_mechanism:
-            conf |= {
-                "sasl.mechanism": chosen.sasl_mechanism,
-                "sasl.username": chosen.username or "",
-                "sasl.password": chosen.password.get_secret_value() if chosen.password else "",
+            tls.context("kafka", chosen)
+            files = {
+                "ssl.ca.location": chosen.tls_ca_file,
+                "ssl.certificate.location": chosen.tls_certificate_file,
+                "ssl.key.location": chosen.tls_certificate_file
+                and (chosen.tls_key_file or chosen.tls_certificate_file),
             }
-        return conf
+            conf |= {name: str(file) for name, file in files.items() if file}
+            if chosen.tls_certificate_file and chosen.tls_key_password:
+                conf["ssl.key.password"] = chosen.tls_key_password.get_secret_value()
+        return conf | self._login()
 
-    def _protocol(self) -> str:
-        return ("SASL_" if self.settings.sasl_mechanism else "") + (
-            "SSL" if self.settings.tls else "PLAINTEXT"
-        )
+    def _login(self) -> dict[str, str]:
+        chosen, username = self.settings, self.settings.username or ""
+        password = chosen.password.get_secret_value() if chosen.password else ""
+        if chosen.sasl_mechanism is None:
+            return {}
+        if chosen.sasl_mechanism != "OAUTHBEARER":
+            return {
+                "sasl.mechanism": chosen.sasl_mechanism,
+                "sasl.username": username,
+                "sasl.password": password,
+            }
+        if not username or not password:
+            raise ConfigurationError(
+                "kafka.sasl_mechanism: OAUTHBEARER needs the client's id and secret. Nothing was done; set "
+                "TAGMILL_KAFKA__USERNAME and TAGMILL_KAFKA__PASSWORD, or the Airflow connection"
+            )
+        if chosen.oauth_ca_file:
+            tls.authorities("kafka", chosen.oauth_ca_file, key="oauth_ca_file")
+        # By itself, librdkafka looks for the system's authorities where only some systems have them.
+        trusted = chosen.oauth_ca_file or ssl.get_default_verify_paths().cafile
+        extensions = ",".join(f"{name}={value}" for name, value in chosen.oauth_extensions.items())
+        wanted = {
+            "sasl.mechanism": chosen.sasl_mechanism,
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": username,
+            "sasl.oauthbearer.client.secret": password,
+            "sasl.oauthbearer.token.endpoint.url": chosen.oauth_token_url,
+            "sasl.oauthbearer.scope": chosen.oauth_scope,
+            "sasl.oauthbearer.extensions": extensions,
+            "https.ca.location": str(trusted) if trusted else None,
+        }
+        return {name: value for name, value in wanted.items() if value}
 
     def _offsets(
         self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -306,11 +343,13 @@ class Kafka:
             request_timeout=seconds,
         )
         try:
-            return {
+            found = {
                 (one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()
             }
         except TimeoutError:
             raise self._silent() from None
+        self._answered()
+        return found
 
     def _polled(self, consumer: Consumer, span: Span) -> Iterator[KafkaRecord]:
         patience = time.monotonic() + self.settings.request_timeout_seconds
@@ -326,7 +365,7 @@ class Kafka:
                 patience = (
                     time.monotonic() + self.settings.request_timeout_seconds
                 )  # The caller may need time for each record.
-        raise StoreUnavailable(
+        raise self._login_refusal() or StoreUnavailable(
             f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again"
         )
 
@@ -340,22 +379,43 @@ class Kafka:
                 host, _, port = server.rpartition(":")
                 if port.isdigit():
                     address, seconds = (host.strip("[]"), int(port)), self.settings.request_timeout_seconds
-                    if refused := tls.refusal(
-                        "kafka", self.where, address, self.settings.tls_ca_file, seconds
-                    ):
+                    if refused := tls.refusal("kafka", self.where, address, self.settings, seconds):
                         return refused
         return None
 
+    def _answered(self) -> None:
+        """Forget errors of logins that have worked since."""
+        self._admin.poll(0)
+        self._login_error.said = ""
+
+    def _login_refusal(self) -> TagmillError | None:
+        """Return the error of a login that fails, which requests only notice by silence."""
+        self._admin.poll(0)
+        if not (said := self._login_error.said):
+            return None
+        if NO_TOKEN_YET.search(said):
+            return StoreUnavailable(f"{self.where}: {said}. Nothing was done; try again")
+        where = "the oauth keys of [kafka]" if self.settings.sasl_mechanism == "OAUTHBEARER" else "[kafka]"
+        return ConfigurationError(
+            f"{self.where}: {said}. Nothing was done; correct {where}, its user name and password"
+        )
+
     def _silent(self) -> TagmillError:
-        return self._tls_refusal() or StoreUnavailable(
-            f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was "
-            "done; try again"
+        return (
+            self._tls_refusal()
+            or self._login_refusal()
+            or StoreUnavailable(
+                f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was "
+                "done; try again"
+            )
         )
 
     def _explained(self, error: KafkaException) -> TagmillError:
         if refused := self._tls_refusal():
             return refused
         cause: KafkaError = error.args[0]
+        if cause.code() in SILENT and (no_login := self._login_refusal()):
+            return no_login
         text = f"{self.where}: {cause.str().strip()}"
         if cause.code() == KafkaError._INVALID_ARG or cause.code() in REFUSED:
             return ConfigurationError(
@@ -381,8 +441,3 @@ def _record(message: Any) -> KafkaRecord:
     return KafkaRecord(
         *place, EARLIEST + since_earliest, message.key(), message.value(), list(message.headers() or ())
     )
-
-
-def _quoted(text: str | None) -> str:
-    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -1,6 +1,7 @@
 """Read Cassandra's tables as DataFrames, through the Spark Cassandra connector."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,20 @@ def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> Data
     keys.
     """
     return spark.read.format(CASSANDRA).options(keyspace=keyspace, table=name, **options).load()
+
+
+def native_connector(spark: SparkSession) -> Any:
+    """Return the JVM's connector with the session's settings, for the connector's Java API.
+
+    The Java API itself only sees the settings of the context, which has no login and no stores of TLS.
+    """
+    conf = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 - a copy
+    session: Any = spark._jsparkSession  # noqa: SLF001 - pyspark can't list the settings of a session
+    for key, value in dict(session.sessionState().conf().settings()).items():
+        if key.startswith("spark.cassandra."):
+            conf.set(key, value)
+    jvm: Any = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
+    return jvm.com.datastax.spark.connector.cql.CassandraConnector.apply(conf)
 
 
 def await_tables(spark: SparkSession, keyspace: str, columns: Mapping[str, Sequence[str]]) -> None:

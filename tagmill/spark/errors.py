@@ -72,8 +72,8 @@ CAUSES = (
     Cause(
         r"SSLHandshakeException|PKIX path \w+ failed",
         ConfigurationError,
-        "{where} and Spark agree on no TLS connection. {untouched}. Correct tls and tls_ca_file of "
-        "[cassandra]",
+        "{where} and Spark agree on no TLS connection. {untouched}. Correct tls, tls_certificate_file and "
+        "tls_ca_file of [cassandra]",
     ),
     Cause(
         r"java\.lang\.OutOfMemoryError",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -26,6 +25,7 @@ from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
 from tagmill.spark import errors
 from tagmill.spark.connector_jars import PYSPARK, jars_conf
+from tagmill.spark.java_stores import CIPHER_SUITES, SSL, java_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.python.daemon.module": PYTHON_DAEMON,
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
-        "spark.sql.redaction.options.regex": "(?i)url|password|jaas",
+        "spark.sql.redaction.options.regex": "(?i)url|password|jaas|keystore",
         "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
         "spark.cassandra.connection.port": str(cassandra.port),
@@ -106,7 +106,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.cassandra.input.fetch.sizeInRows": "5000",
     }
     if cassandra.tls:
-        conf["spark.cassandra.connection.ssl.enabled"] = "true"
+        conf |= {f"{SSL}.enabled": "true", f"{SSL}.enabledAlgorithms": ",".join(CIPHER_SUITES)}
     conf |= settings.spark.conf | jars
     given = conf.get(JAVA_OPTIONS, "")
     if options := " ".join(
@@ -366,41 +366,14 @@ def session_when_asked(settings: Settings, name: str) -> Iterator[Callable[[], S
 
 
 def _credentials(settings: Settings) -> dict[str, str]:
-    """Return the connector's user, password and trusted certificates (Spark redacts keys that say
-    'password').
+    """Return the connector's user, password, trusted certificates and client certificate (Spark redacts keys
+    that say 'password').
     """
     cassandra = settings.cassandra
     conf = {}
     if cassandra.username is not None and cassandra.password is not None:
         conf["spark.cassandra.auth.username"] = cassandra.username
         conf["spark.cassandra.auth.password"] = cassandra.password.get_secret_value()
-    if cassandra.tls and cassandra.tls_ca_file:
-        conf |= trust_store(cassandra.tls_ca_file, of_this_process(None).path)
+    if cassandra.tls:
+        conf |= java_stores(cassandra, of_this_process(None).path, settings.spark.conf)
     return conf
-
-
-def trust_store(ca_file: Path, folder: Path) -> dict[str, str]:
-    """Convert a PEM file of certificate authorities to a Java trust store in a folder, and return the
-    settings that name it.
-
-    Executors on other machines don't see the folder: for them, name a trust store that they have in
-    `spark.conf`.
-    """
-    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
-    from cryptography.x509 import load_pem_x509_certificates
-
-    password = secrets.token_urlsafe(16)
-    try:
-        authorities = load_pem_x509_certificates(ca_file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"cassandra.tls_ca_file: {ca_file} can't be read as PEM certificates: {error}"
-        ) from None
-    entries = [
-        pkcs12.PKCS12Certificate(authority, f"ca-{i}".encode()) for i, authority in enumerate(authorities)
-    ]
-    file = folder / "trusted.p12"
-    file.touch(mode=0o600)
-    file.write_bytes(pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode())))
-    prefix = "spark.cassandra.connection.ssl.trustStore"
-    return {f"{prefix}.path": str(file), f"{prefix}.password": password, f"{prefix}.type": "PKCS12"}

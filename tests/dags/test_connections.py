@@ -7,9 +7,20 @@ import pytest
 pytest.importorskip("airflow")
 
 from tagmill.airflow.connections import load_settings, spark_environment
+from tagmill.config import tls
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tests.support.certificates import Authority
+
+URL = "sasl.oauthbearer.token.endpoint.url"
+OIDC = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "reader",
+    "sasl.oauthbearer.client.secret": "s3cr3t",
+    URL: "https://login.example.org/token",
+}
 
 
 @pytest.fixture
@@ -55,6 +66,64 @@ def test_official_connections_are_understood(connect, tmp_path, monkeypatch):
         assert getattr(of_job, section) == getattr(settings, section)
 
 
+def loaded_by_job(settings, monkeypatch):
+    """Return the settings that a job loads from the environment that it is given."""
+    for name, value in spark_environment(settings, "cassandra", "clickhouse", "kafka").items():
+        monkeypatch.setenv(name, value)
+    return Settings.load()
+
+
+def test_client_certificates_of_connections_reach_jobs(connect, tmp_path, monkeypatch):
+    """Certificate, key and its password come from each official type; only the environment has the password."""
+    authority = Authority(tmp_path / "authority")
+    certificate, key = map(str, authority.issue("tagmill", password="s3cr3t"))
+    ssl = {"ca_certs": str(authority.file), "certfile": certificate, "keyfile": key}
+    connect("cassandra", conn_type="cassandra", extra={"ssl_options": ssl, "tls_key_password": "s3cr3t"})
+    secure = {
+        "secure": True,
+        "client_cert": certificate,
+        "client_cert_key": key,
+        "tls_key_password": "s3cr3t",
+    }
+    connect("clickhouse", conn_type="clickhouse", extra=secure)
+    names = {"certificate.location": certificate, "key.location": key, "key.password": "s3cr3t"}
+    connect(
+        "kafka",
+        conn_type="kafka",
+        extra={"security.protocol": "SSL", **{f"ssl.{name}": value for name, value in names.items()}},
+    )
+    settings = load_settings()
+    of_job = loaded_by_job(settings, monkeypatch)
+    for section in ("cassandra", "clickhouse", "kafka"):
+        store = getattr(settings, section)
+        assert store.tls and (str(store.tls_certificate_file), str(store.tls_key_file)) == (certificate, key)
+        assert store.tls_key_password.get_secret_value() == "s3cr3t" and "s3cr3t" not in repr(store)
+        assert getattr(of_job, section) == store
+        assert tls.context(section, store)
+
+
+def test_generic_connection_carries_client_certificate(connect, monkeypatch):
+    files = {"tls": True, "tls_certificate_file": "/c.pem", "tls_key_file": "/c.key", "tls_key_password": "s"}
+    connect("cassandra", conn_type="generic", extra=files)
+    cassandra = load_settings().cassandra
+    assert str(cassandra.tls_certificate_file) == "/c.pem" and str(cassandra.tls_key_file) == "/c.key"
+    assert cassandra.tls_key_password.get_secret_value() == "s"
+
+
+def test_token_login_of_connection_reaches_jobs(connect, monkeypatch):
+    """Client id, secret, scope, extensions and endpoint of the librdkafka settings are those of the job."""
+    more = {
+        "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,poolId=p-2",
+    }
+    connect("kafka", conn_type="kafka", extra={**OIDC, **more})
+    kafka = load_settings().kafka
+    assert (kafka.username, kafka.password.get_secret_value()) == ("reader", "s3cr3t")
+    assert (kafka.sasl_mechanism, kafka.oauth_token_url) == ("OAUTHBEARER", OIDC[URL])
+    assert kafka.oauth_extensions == {"logicalCluster": "lkc-1", "poolId": "p-2"}
+    assert loaded_by_job(load_settings(), monkeypatch).kafka == kafka
+
+
 def test_addresses_of_the_configuration_hold(config, connect):
     """Host and port of the file count before those of the connection, each on its own."""
     config.write_text(config.read_text().replace("[cassandra]", '[cassandra]\nhosts = ["of-the-file"]'))
@@ -71,15 +140,18 @@ def test_addresses_of_the_configuration_hold(config, connect):
         ("cassandra", {"conn_type": "kafka"}, "is of type kafka"),
         (
             "cassandra",
-            {"conn_type": "cassandra", "extra": {"ssl_options": {"certfile": "c"}}},
-            "ssl_options.certfile",
+            {"conn_type": "cassandra", "extra": {"ssl_options": {"ciphers": "c"}}},
+            "ssl_options.ciphers",
         ),
         ("clickhouse", {"conn_type": "clickhouse", "extra": {"verify": False}}, "verify is false"),
-        ("kafka", {"conn_type": "kafka", "extra": {"sasl.mechanism": "OAUTHBEARER"}}, "OAUTHBEARER"),
-        ("kafka", {"conn_type": "kafka", "extra": {"ssl.key.location": "k"}}, "ssl.key.location"),
+        ("kafka", {"conn_type": "kafka", "extra": {"sasl.mechanism": "GSSAPI"}}, "GSSAPI"),
+        ("kafka", {"conn_type": "kafka", "extra": {"sasl.mechanism": "OAUTHBEARER"}}, "method=default"),
+        ("kafka", {"conn_type": "kafka", "extra": {**OIDC, URL: None}}, f"OAUTHBEARER needs {URL}"),
+        ("kafka", {"conn_type": "kafka", "extra": {**OIDC, URL: "login.example.org"}}, "begin with https"),
+        ("kafka", {"conn_type": "kafka", "extra": {"ssl.keystore.location": "k"}}, "ssl.keystore.location"),
         ("kafka", {"conn_type": "generic", "extra": {"bootstrap.servers": "k"}}, "bootstrap.servers"),
     ],
-    ids=["type", "certificate", "verify", "mechanism", "key", "generic"],
+    ids=["type", "ciphers", "verify", "mechanism", "method", "no URL", "URL", "key store", "generic"],
 )
 def test_connection_that_asks_for_more_is_refused(connect, store, connection, said):
     """What a connection asks for and Tagmill can't do is an error: it must not mean a weaker connection."""

@@ -17,6 +17,7 @@ pytest.importorskip("airflow")
 from tagmill.airflow.compat import AirflowException, AirflowFailException
 from tests.support.certificates import Authority
 
+KEY_PASSWORD = "s3cr3t of the key"
 PASSWORD = "s3cr3t word = 'quoted' \\ ünï"
 SPY = """#!/usr/bin/env python3
 import json, os, sys
@@ -64,7 +65,12 @@ def spark_submit(tmp_path, monkeypatch, config):
         "conn_type": "generic",
         "login": "tagmill",
         "password": PASSWORD,
-        "extra": {"tls": True, "tls_ca_file": str(Authority(tmp_path / "authority").file)},
+        "extra": {
+            "tls": True,
+            "tls_ca_file": str(Authority(tmp_path / "authority").file),
+            "tls_certificate_file": "/certificates/us.pem",
+            "tls_key_password": KEY_PASSWORD,
+        },
     }
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
 
@@ -97,6 +103,8 @@ def test_password_is_only_in_job_environment(spark_submit, tmp_path, caplog, cap
     result = spark_submit()
     seen = spark_submit.seen()
     assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
+    assert seen["environment"]["TAGMILL_CASSANDRA__TLS_KEY_PASSWORD"] == KEY_PASSWORD
+    assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CERTIFICATE_FILE"] == "/certificates/us.pem"
     assert seen["environment"]["TAGMILL_CASSANDRA__USERNAME"] == "tagmill"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS"] == "true"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CA_FILE"] == str(tmp_path / "authority" / "ca.pem")

@@ -40,16 +40,28 @@ class Authority:
         self.pem = self._sign(self.name, self.key.public_key(), None, True).public_bytes(PEM)
         self.file.write_bytes(self.pem)
 
-    def issue(self, *names: str) -> tuple[Path, Path]:
+    def issue(
+        self, *names: str, password: str | None = None, begin_days: float = -1 / 24, days: float = 1
+    ) -> tuple[Path, Path]:
         """Make a certificate for addresses or host names; return the files of the certificate and of its
         key.
+
+        Args:
+            names: what the certificate is for; the first one names the files, too.
+            password: encrypts the key.
+            begin_days: days from now to the certificate's begin.
+            days: days from now to its end.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(_name(names[0]), key.public_key(), names, False)
+        certificate = self._sign(_name(names[0]), key.public_key(), names, False, begin_days, days)
         files = self.folder / f"{names[0]}.pem", self.folder / f"{names[0]}.key"
         files[0].write_bytes(certificate.public_bytes(PEM))
         format_ = serialization.PrivateFormat.PKCS8
-        files[1].write_bytes(key.private_bytes(PEM, format_, serialization.NoEncryption()))
+        encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+        if password is not None:
+            encryption = serialization.BestAvailableEncryption(password.encode())
+        files[1].touch(mode=0o600)
+        files[1].write_bytes(key.private_bytes(PEM, format_, encryption))
         return files
 
     def _sign(
@@ -58,9 +70,11 @@ class Authority:
         key: ec.EllipticCurvePublicKey,
         names: tuple[str, ...] | None,
         is_authority: bool,
+        begin_days: float = -1 / 24,
+        days: float = 1,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
-        begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=1)
+        begin, end = (now + datetime.timedelta(days=number) for number in (begin_days, days))
         builder = x509.CertificateBuilder(self.name, subject, key, x509.random_serial_number(), begin, end)
         builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
         if names:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from local.layout import ROOT
-from tests.unit.spark.test_trust_store import authority
+from tests.unit.spark.test_java_stores import authority
 
 JOB = """
 import sys, time

@@ -27,7 +27,10 @@ VALID["pipelines"]["events"] = {"kind": "kafka_journal_events", "keyspace": "car
 def test_schema_is_valid_and_takes_demo_file() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.validate(VALID, schema())
-    assert not {"username", "password"} & schema()["$defs"]["CassandraSettings"]["properties"].keys()
+    for store in ("CassandraSettings", "ClickHouseSettings", "KafkaSettings"):
+        keys = schema()["$defs"][store]["properties"].keys()
+        assert not {"username", "password", "tls_key_password"} & keys
+        assert {"tls_certificate_file", "tls_key_file"} <= keys
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,8 @@ def test_schema_is_valid_and_takes_demo_file() -> None:
         (("cassandra", "prot"), 1),
         (("cassandra", "port"), "9042"),
         (("cassandra", "username"), "u"),
+        (("kafka", "tls_key_password"), "p"),
+        (("kafka", "properties"), {"client.rack": ["a"]}),
         (("pipelines", "orders", "bucket_size"), "Week"),
         (("pipelines", "orders", "topics"), ["t"]),
         (("pipelines", "products", "keyspace"), "k"),

@@ -20,6 +20,8 @@ def file(tmp_path, monkeypatch):
     conf = '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "sesame"\n"spark.executor.memory" = "4g"\n'
     path.write_text(f"{text}\n{conf}[pipelines.orders.quality]\nnamed_rows = 7\n")
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", "sesame")
+    (tmp_path / "secret").write_text("sesame")
+    monkeypatch.setenv("TAGMILL_KAFKA__TLS_KEY_PASSWORD_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("TAGMILL_CLICKHOUSE", json.dumps({"database": "analytics"}))
     monkeypatch.setenv("tagmill_pipelines__orders__schedule", "@daily")
     return path
@@ -31,6 +33,8 @@ def test_effective_names_source_of_each_key(file) -> None:
     assert values["cassandra.replication.class"] == ("SimpleStrategy", str(file))
     assert values["cassandra.replication.replication_factor"] == (1, str(file))
     assert values["cassandra.password"] == (MASK, "environment variable TAGMILL_CASSANDRA__PASSWORD")
+    variable = "environment variable TAGMILL_KAFKA__TLS_KEY_PASSWORD_FILE"
+    assert values["kafka.tls_key_password"] == (MASK, variable)
     assert values["cassandra.username"] == (None, "not set; in Airflow the connection tagmill_cassandra")
     assert values["clickhouse.database"] == ("analytics", "environment variable TAGMILL_CLICKHOUSE")
     assert values["clickhouse.port"] == (2, str(file))

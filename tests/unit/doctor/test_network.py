@@ -63,6 +63,51 @@ def test_tls_failures_are_named(tmp_path, port: int) -> None:
     assert (refused.said, refused.cure) == ("closed", "some cure")
 
 
+@pytest.mark.parametrize(
+    ("days", "begin_days", "level", "words"),
+    [
+        (90, -1, Level.FINE, "CN=us, valid until 20"),
+        (29, -1, Level.WARNING, "expires on 20"),
+        (-1, -2, Level.WRONG, "has expired on 20"),
+        (90, 1, Level.WRONG, "is not valid before 20"),
+    ],
+    ids=["valid", "ends soon", "expired", "not yet"],
+)
+def test_client_certificate_dates_are_told(tmp_path, days, begin_days, level, words) -> None:
+    """One that has expired is found before the server is asked, and one that ends within 30 days is a warning."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("us", days=days, begin_days=begin_days)
+    with tls_server(authority.issue("127.0.0.1"), clients_of=authority.file) as port:
+        found, goes_on = reached(
+            port=port,
+            tls=True,
+            tls_ca_file=authority.file,
+            tls_certificate_file=certificate,
+            tls_key_file=key,
+        )
+    (shown,) = (one for one in found if one.check == "cassandra client certificate")
+    assert (shown.level, goes_on) == (level, level is not Level.WRONG) and words in shown.said, shown
+    assert shown.cure or level is Level.FINE
+
+
+def test_client_certificate_faults_are_findings(tmp_path) -> None:
+    """A key of another certificate, one that all users can read, a certificate without TLS, and none at all."""
+    authority = Authority(tmp_path)
+    (certificate, key), (_, other) = authority.issue("us", days=90), authority.issue("other")
+    with tls_server(authority.issue("127.0.0.1"), clients_of=authority.file) as port:
+        common = {"port": port, "tls": True, "tls_ca_file": authority.file}
+        found, goes_on = reached(**common, tls_certificate_file=certificate, tls_key_file=other)
+        assert found[-1].level is Level.WRONG and "is not the key of" in found[-1].said and not goes_on
+        key.chmod(0o644)
+        found, goes_on = reached(**common, tls_certificate_file=certificate, tls_key_file=key)
+        assert found[-2].level is Level.WARNING and found[-2].cure == f"chmod o-rwx {key}" and goes_on
+        found, goes_on = reached(port=port, tls_certificate_file=certificate, tls_key_file=key)
+        assert found[-2].level is Level.WARNING and found[-2].cure == "set cassandra.tls = true"
+        found, goes_on = reached(**common)
+        assert found[-1].level is Level.WRONG and "asks for a client certificate" in found[-1].said
+        assert "cassandra.tls_certificate_file" in found[-1].cure and not goes_on
+
+
 def test_password_in_the_clear_warns_elsewhere(monkeypatch) -> None:
     """A password without TLS is a warning, but for servers of this machine."""
     monkeypatch.setattr(network, "_unresolved", lambda _: "")

@@ -1,4 +1,4 @@
-"""Certificate authorities reach Java as a trust store that it can read."""
+"""Certificate authorities and the client certificate reach Java as stores that it can read."""
 
 import datetime
 import stat
@@ -9,11 +9,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 from local.java import find_java
+from tagmill.config.settings import CassandraSettings
 from tagmill.errors import ConfigurationError
-from tagmill.spark.session import trust_store
+from tagmill.spark.java_stores import SSL, java_stores, key_store, trust_store
+from tests.support.certificates import Authority
 
 
 def authority(name: str) -> bytes:
@@ -50,3 +53,28 @@ def test_trust_store_without_certificates_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigurationError, match="tls_ca_file"):
         trust_store(tmp_path / "ca.pem", tmp_path)
+
+
+def test_java_shows_client_certificate_of_files(tmp_path):
+    """The key store has the key, and the certificates between it and its authority; only the user may read it."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("us", password="sesame")
+    certificate.write_bytes(certificate.read_bytes() + authority.pem)
+    cassandra = CassandraSettings(
+        tls=True,
+        tls_ca_file=authority.file,
+        tls_certificate_file=certificate,
+        tls_key_file=key,
+        tls_key_password="sesame",
+    )
+    conf = java_stores(cassandra, tmp_path, {})
+    assert (
+        conf[f"{SSL}.clientAuth.enabled"] == "true"
+        and stat.S_IMODE((tmp_path / "shown.p12").stat().st_mode) == 0o600
+    )
+    password = conf[f"{SSL}.keyStore.password"].encode()
+    read, shown, between = pkcs12.load_key_and_certificates((tmp_path / "shown.p12").read_bytes(), password)
+    assert shown.public_key() == read.public_key() and len(between) == 1
+    given = {f"{SSL}.trustStore.path": "/t.jks", f"{SSL}.keyStore.path": "/k.jks"}
+    assert java_stores(cassandra, tmp_path, given) == {}
+    assert key_store(CassandraSettings(tls=True), tmp_path) == {}
