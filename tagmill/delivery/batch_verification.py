@@ -127,9 +127,9 @@ def stored(
     return list(batches.values()), list(found)
 
 
-def _is_settled(one: Stored) -> bool:
+def _is_settled(stored_batch: Stored) -> bool:
     """Return whether nothing of a batch would look otherwise if a change under way was missed."""
-    return one.agrees and one.batch.state != BatchState.NEW
+    return stored_batch.agrees and stored_batch.batch.state != BatchState.NEW
 
 
 def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
