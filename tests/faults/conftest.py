@@ -28,6 +28,7 @@ from tests.conftest import SettingsFactory
 from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
 from tests.support.delivery import deliver, known_to_spark, tagmill
+from tests.support.leases import free_lease
 
 # Ids of the tables that the session, which all tests share, has learned of: asking costs 40 ms a table.
 KNOWN_TABLES: set[uuid.UUID] = set()
@@ -112,7 +113,7 @@ class Delivery:
             self.here(*arguments)
         self.spark.catalog.clearCache()  # cached frames would outlive the files that they read
         # The lease names this living process, so it would not count as free.
-        self.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (self.pipeline,))
+        free_lease(self.stack.session, self.pipeline)
 
     def check(self) -> Ended:
         """Run `tagmill check` and return how it ended."""

@@ -10,6 +10,7 @@ import pytest
 from local.fixtures import WITHOUT_VIEWS
 from tests.faults.test_outages import is_back
 from tests.support.building import recorded, rows
+from tests.support.leases import free_lease
 from tests.support.sparkfailures import FAILURES, SparkFailure
 
 CASE = "partition-boundary"
@@ -65,7 +66,7 @@ def test_build_node_stops_one_true_line(
     assert ended.code == 75 and ended.err.count("\n") == 1, ended.err
     assert words in ended.err or "Run the same command again" in ended.err
     assert (words == SEALED) == ("Nothing was sealed" not in ended.err)
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.pipeline,))
+    free_lease(one.stack.session, one.pipeline)
     assert one.start("views", "build").end().code == 0
     complete(one)
 

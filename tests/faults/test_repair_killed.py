@@ -9,6 +9,7 @@ import pytest
 from tagmill.delivery.tag_views.interventions import Interventions
 from tests.faults.conftest import Delivery
 from tests.support.delivery import OWNER, clickhouse_rows, deliver
+from tests.support.leases import free_lease
 
 WITHDRAW = [
     "withdraw.planned",
@@ -104,7 +105,7 @@ def test_withdraw_frozen_during_redelivery_changes_nothing(instant: str, deliver
     before = clickhouse_rows(one.settings, one.table)
     frozen = withdraw(one, at=instant)
     frozen.freeze()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.pipeline,))
+    free_lease(one.stack.session, one.pipeline)
     deliver(one.settings, one.pipeline, spark)
     again(one, spark)
     progress = one.progress()
@@ -125,7 +126,7 @@ def test_resend_frozen_during_withdrawal_sends_nothing(delivered: Any, spark: An
     batch = one.manifest().batches[0]
     frozen = one.start("batches", "resend", batch.batch_id, "--run", "1", *WHY, at="push.before_insert")
     frozen.freeze()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.pipeline,))
+    free_lease(one.stack.session, one.pipeline)
     Interventions(one.settings, one.pipeline, OWNER, "tester", "a test").withdraw(UUID(batch.batch_id), 1)
     again(one, spark)
     woken = frozen.wake()

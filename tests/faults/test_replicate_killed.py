@@ -13,6 +13,7 @@ from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
 from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 # tests/integration/test_kafka_journal_random.py covers the instants between these by crashes, too.
@@ -46,9 +47,7 @@ def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterato
         def crash(self, at: str) -> None:
             with crashing(at), pytest.raises(Crashed):
                 self.here()
-            journal.stack.session.execute(
-                "DELETE FROM tagmill_test.leases WHERE pipeline = %s", (journal.name,)
-            )
+            free_lease(journal.stack.session, journal.name)
 
     Journal.journal = journal  # type: ignore[attr-defined]
     yield Journal()
@@ -147,7 +146,7 @@ def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None
     first_poll(topic)
     frozen = replicated(at="replicate.after_commit")
     frozen.freeze()
-    journal.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (journal.name,))
+    free_lease(journal.stack.session, journal.name)
     replicated.here()
     second_poll(topic)
     replicated.here()

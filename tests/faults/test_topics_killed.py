@@ -10,6 +10,7 @@ import pytest
 
 from tagmill.delivery.topics.status import topic_line
 from tests.support.commands import Command
+from tests.support.leases import free_lease
 from tests.support.topics import Shop, made
 
 # tests/integration/test_topics.py covers each instant by crashes instead of killed processes.
@@ -80,7 +81,7 @@ def test_topic_pusher_frozen_during_other_adds_nothing(shop: Any, started: Any) 
     fill(one, range(10))
     frozen = started(one, at="push.before_insert")
     frozen.freeze()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     one.deliver()
     expect(one, range(10))
     woken = frozen.wake()

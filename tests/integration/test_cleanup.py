@@ -27,6 +27,7 @@ from tests.support.commands import Command
 from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
 from tests.support.erasing import erased
 from tests.support.events import event, offset, this_hour
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 HOUR = timedelta(hours=1)
@@ -67,7 +68,7 @@ class View:
         self.name = only(self.settings)
         self.file = settings.file(self.name)
         delivered_first(self.settings, spark)
-        self.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+        free_lease(self.journal.session, self.name)
 
     @property
     def all(self):
@@ -467,7 +468,7 @@ def test_cleanup_killed_and_repeated_deletes_the_same(whole):
     def crashed(instant):
         with crashing(instant), pytest.raises(Crashed):
             tagmill(whole.file, *arguments)
-        whole.journal.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (whole.name,))
+        free_lease(whole.journal.session, whole.name)
         return left()
 
     assert crashed("cleanup.before_decision") == ({}, whole.all)

@@ -39,6 +39,7 @@ from tests.support.delivery import (
 from tests.support.erasing import erased, left
 from tests.support.events import event, events, this_hour
 from tests.support.journal_cleaning import add_snapshots, cleaned, in_journal, snapshots
+from tests.support.leases import free_lease
 from tests.support.rebucketing import switched
 from tests.support.topics import Crashed, crashing
 
@@ -104,7 +105,7 @@ class Applied:
 
     def free(self):
         """Delete the lease that a delivery in this process has left."""
-        self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+        free_lease(self.session, self.name)
 
     def deliver(self, **options):
         done = deliver(self.settings, self.name, self.spark, **options)

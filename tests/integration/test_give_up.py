@@ -28,6 +28,7 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import events, this_hour
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 BEGIN = this_hour() - timedelta(hours=2)
@@ -176,7 +177,7 @@ def close_killed(pipeline):
     run = pipeline.pushed()
     with crashing("close.after_progress"), pytest.raises(Crashed):
         steps.close(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
-    pipeline.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{pipeline.name}'")
+    free_lease(pipeline.journal.session, pipeline.name)
     pipeline.damage(next(file for file in pipeline.manifest().sha256 if "/progress/" in file))
 
 
@@ -212,9 +213,7 @@ def test_give_up_killed_anywhere_can_be_repeated(delivery):
     for instant in ("giveup.voided", "giveup.noted"):
         with crashing(instant), pytest.raises(Crashed):
             delivery.tagmill("run", "give-up", *WHY)
-        delivery.journal.session.execute(
-            f"DELETE FROM tagmill_test.leases WHERE pipeline = '{delivery.name}'"
-        )
+        free_lease(delivery.journal.session, delivery.name)
     assert delivery.tagmill("run", "give-up", *WHY)[0] == 0
     delivery.equals_view()
 
@@ -234,13 +233,13 @@ def test_give_up_lost_withdrawal_is_noted(delivery):
     command = ("batches", "withdraw", batch.batch_id, "--run", "1", *WHY)
     with crashing("withdraw.removed"), pytest.raises(Crashed):
         delivery.tagmill(*command)
-    delivery.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{delivery.name}'")
+    free_lease(delivery.journal.session, delivery.name)
     row = delivery.row()
     assert row.kind == withdraw.KIND and len(clickhouse_rows(delivery.settings, delivery.name)) == 24
     Path(delivery.settings.storage.root, row.plan_file).unlink()
     with crashing("giveup.withdrawal_ended"), pytest.raises(Crashed):
         delivery.tagmill("run", "give-up", *WHY)
-    delivery.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{delivery.name}'")
+    free_lease(delivery.journal.session, delivery.name)
     code, said, wrong = delivery.tagmill("run", "give-up", *WHY)
     assert code == 0 and "noted as not delivered. Deliver it again" in said, wrong
     start, end = said.split("--reread-from ")[1].split()[0], said.split("--reread-until ")[1].split()[0]

@@ -29,6 +29,7 @@ from tests.support.journal_cleaning import (
     snapshots,
     tables,
 )
+from tests.support.leases import free_lease
 
 HOUR = timedelta(hours=1)
 BEGIN = this_hour() - timedelta(days=3)
@@ -68,7 +69,7 @@ class Applied:
         self.snapshots = f"{journal.keyspace}_snapshot"
         if delivered:
             delivered_first(self.settings, spark)
-            self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+            free_lease(self.session, self.name)
 
     def state(self):
         """Return all rows of the journal's tables."""
@@ -424,7 +425,7 @@ def test_clean_refused_during_delivery_or_open_run(applied):
 
     known_to_spark(case.settings, case.name, case.spark)
     planned = steps.plan(case.settings, case.name, owner="cli/x/1/1")
-    case.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{case.name}'")
+    free_lease(case.session, case.name)
     with pytest.raises(GuardRefused, match=f"run {planned['run']} of pipeline {case.name} is not finished"):
         cleaned(case.settings, "r", "to", to=2)
     assert {row for row in before["messages"]} <= set(case.state()["messages"]) and case.deleted_to() == {}

@@ -27,6 +27,7 @@ from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
 from tests.support.kafka import create, delete, lose
+from tests.support.leases import free_lease
 from tests.support.restoring import create_again
 from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
 
@@ -405,7 +406,7 @@ def test_journal_crashes_and_voided_batch_lose_nothing(shop):
         one.replicate()
         with crashing(instant), pytest.raises(Crashed):
             one.deliver()
-        one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+        free_lease(one.stack.session, one.name)
     one.deliver()
     assert [n for _, n in one.events()] == [*range(1, sent + 1)]
     one.topic.append("a", [(sent + n, n) for n in range(1, 9)])
@@ -413,7 +414,7 @@ def test_journal_crashes_and_voided_batch_lose_nothing(shop):
     one.replicate()
     with crashing("push.after_batch"), pytest.raises(Crashed):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     code, out, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
     assert code == 0 and "2 batches VOIDED, 1 stay" in out, err
     one.topic.append("a", [(sent + 9, 9)])
@@ -421,10 +422,10 @@ def test_journal_crashes_and_voided_batch_lose_nothing(shop):
     one.replicate()
     with crashing("close.before_end"), pytest.raises(Crashed):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     with crashing("plan.after_commit"), pytest.raises(Crashed):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     code, out, err = tagmill(one.file, "run", "abandon", "--pipeline", one.name, "--why", "a test", "--yes")
     assert code == 0, err
     assert [(run["rows"], run["known"]) for run in one.deliver()] == [(5, 3), (1, 0)]

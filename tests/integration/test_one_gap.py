@@ -34,6 +34,7 @@ from tests.support.delivery import (
 )
 from tests.support.events import event, events, this_hour
 from tests.support.few_rows import compared
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 
@@ -279,7 +280,7 @@ def test_stop_killed_anywhere_is_recorded(pipeline, spark, settings, instant):
     planned = steps.plan(configured, name, owner=OWNER)
     with crashing(instant), pytest.raises(Crashed):
         steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
-    written.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{name}'")
+    free_lease(written.session, name)
     if instant == "stop.before_commit":
         stopped(configured, name, spark, "1 holds were recorded")
     if instant == "stop.after_commit":

@@ -15,6 +15,7 @@ from tagmill.ledger.view_builds import Builds
 from tests.conftest import FEW_ROWS
 from tests.support.building import VIEWS, built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, shown_first, tagmill
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 WHY = ("--why", "seen in a test", "--yes")
@@ -24,7 +25,7 @@ def lose(settings, name, file):
     """Delete a manifest and the lease that a crash has left."""
     Path(settings.storage.root, file).unlink()
     with Ledger(settings.cassandra) as ledger:
-        ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.leases WHERE pipeline = ?", name)
+        free_lease(ledger.cassandra.session, name, ledger.ledger_keyspace)
 
 
 def given_up(file, name, *options):

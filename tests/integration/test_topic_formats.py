@@ -18,6 +18,7 @@ from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.errors import ConfigurationError, GuardRefused
 from tests.support.avro import ENUM, REFUSED
 from tests.support.delivery import tagmill
+from tests.support.leases import free_lease
 from tests.support.topics import OWNER, made
 
 
@@ -335,7 +336,7 @@ def test_new_field_becomes_column_when_configured(shop, tmp_path):
     code, out, err = tagmill(one.file, "schema", "apply")
     assert code == 0, err
     assert diff(one.settings, one.name)["columns"] == []
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     one.finish(planned)
     one.topic.send("c", encoded(avro_schema(PRICE, NOTE), 3, price=3.0, note="n"))
     one.topic.send("d", encoded(avro_schema(PRICE, NOTE), 1, price=1.0, note="late"))
@@ -357,7 +358,7 @@ def test_rekey_reads_ids_under_corrected_schema(shop, tmp_path):
     written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # a wrong change of the schema
     with pytest.raises(GuardRefused, match="1 of 1 payloads give no id"):
         rekey(one.settings, one.name, **given)
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     written(tmp_path, "a.avsc", avro_schema(PRICE))
     done = rekey(one.settings, one.name, **given)
     assert (done.ids, done.same, done.unreadable) == (1, 1, 0)

@@ -22,6 +22,7 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
+from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, Shop, crashing, made
 
 WHY = ("--why", "seen in a test", "--yes")
@@ -223,7 +224,7 @@ def test_give_up_closed_journal_files_lost(journal_shop, spark):
     lose(one, closed.plan_file, closed.manifest_file)
     with crashing("giveup.taken_out"), pytest.raises(Crashed):
         shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     refused(one)
     one.deliver()
     assert one.rows("id, seq_nr") == [("a", number) for number in EVENTS] and one.deliver() == []
@@ -328,7 +329,7 @@ def test_give_up_topic_killed_can_be_repeated(shop):
     without_lease(one)
     with crashing("giveup.voided"), pytest.raises(Crashed):
         shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     given_up(one)
     one.deliver()
     assert one.products() == list(EVENTS)

@@ -16,6 +16,7 @@ from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tests.support.delivery import tagmill
+from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 INSTANTS = ("rekey.slice", "rekey.written", "rekey.switched")
@@ -34,7 +35,7 @@ def rekeyed(one, **options):
 
 def free(one):
     """Delete the lease that a crashed step has left."""
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
 
 
 def rules(one):

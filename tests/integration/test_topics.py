@@ -21,6 +21,7 @@ from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import tagmill
 from tests.support.kafka import create, delete, lose
+from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 # Lowest value, highest value and one just outside by type (None: no value is outside).
@@ -138,7 +139,7 @@ def test_deliver_crashed_at_each_instant_delivers_once(shop):
         one.topic.flush()
         with crashing(instant), pytest.raises(Crashed):
             one.deliver()
-        one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+        free_lease(one.stack.session, one.name)
     one.deliver()
     assert Counter(one.products()) == Counter(range(sent))
     assert checked_verdict(one).startswith("exactly once")
@@ -425,7 +426,7 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     for _ in range(2):
         with crashing("plan.before_commit"), pytest.raises(Crashed):
             one.deliver(recreated=True)
-        one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+        free_lease(one.stack.session, one.name)
     assert "plan was begun 2 times since 20" in checked_verdict(one)
     one.deliver(recreated=True)
     one.send(9)
@@ -537,7 +538,7 @@ def test_void_partly_pushed_run_repeats_voided_batches(shop):
     one.topic.flush()
     with crashing("push.after_batch"), pytest.raises(Crashed):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     code, out, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
     assert code == 0 and "1 batches VOIDED, 1 stay" in out, err
     runs = one.deliver()
@@ -626,7 +627,7 @@ def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
     one.configure()
     with pytest.raises(TagmillError):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     monkeypatch.delenv("TAGMILL_CASSANDRA__MAX_WRITE_BYTES")
     one.configure()
     with pytest.raises(
@@ -634,7 +635,7 @@ def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
         match=r"deduplication \(unique_id \w+\) has \d+ bytes, and Cassandra takes 16777216 in one",
     ):
         one.deliver()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     code, _, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
     assert code == 0, err
     _, run = one.deliver()
@@ -680,11 +681,11 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     before = re.sub(r"Nullable\((UInt8|UInt16)\)", r"\1", total)
     client.command(f"ALTER TABLE {one.name} ADD PROJECTION batch_totals {before}")
     client.close()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     with pytest.raises(ConfigurationError, match="349"):
         one.finish(planned)
     one.applied()
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free_lease(one.stack.session, one.name)
     run = one.finish(planned)
     assert (run["rows"], run["unreadable"]) == (4, len(beyond))
     shown = ", ".join(f"toString({prefix}{at})" for prefix in "rn" for at in range(len(EDGES)))

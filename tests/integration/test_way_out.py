@@ -28,6 +28,7 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import events, this_hour
+from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
 BEGIN = this_hour() - timedelta(hours=2)
@@ -119,7 +120,7 @@ def test_abandon_run_lets_next_replan_its_range(delivery):
     command = ("run", "abandon", "--pipeline", pipeline.name, *WHY)
     code, _, said = tagmill(pipeline.pages.file(pipeline.name), *command)
     assert code == 75 and said.count("\n") == 1 and "somebody at work is at work. Nothing was done" in said
-    pipeline.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{pipeline.name}'")
+    free_lease(pipeline.journal.session, pipeline.name)
     pipeline.killed_attempt()
     code, said, _ = pipeline.tagmill("run", "abandon", *WHY)
     assert code == 0 and "run 1" in said and "ABANDONED" in said
@@ -245,7 +246,7 @@ def test_check_interrupted_resend_names_finishing_command(delivery):
             UUID(batch.batch_id), 1
         )
     with Ledger(pipeline.settings.cassandra) as ledger:
-        ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.leases WHERE pipeline = ?", pipeline.name)
+        free_lease(ledger.cassandra.session, pipeline.name, ledger.ledger_keyspace)
     resend = ["batches", "resend", batch.batch_id, "--run", "1"]
     for command in ("status", "check"):
         _, table, _ = pipeline.tagmill(command, "--json")

@@ -14,6 +14,7 @@ from tagmill.ledger.schema import create_journal
 from tests.interop.conftest import Peer
 from tests.support.delivery import delivered_first, only
 from tests.support.journal_cleaning import add_snapshots, cleaned, snapshots, tables
+from tests.support.leases import free_lease
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 IDS = [f"pid-00000{n}" for n in range(9)]
@@ -73,7 +74,7 @@ def test_journal_clean_equals_plugins_and_plugin_continues(stack, twin, settings
         cleanup={"other_readers": []},
     )
     delivered_first(configured, spark)
-    stack.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{only(configured)}'")
+    free_lease(stack.session, only(configured))
     bucket = ("--bucket", "Hour", "--first-bucket", FIRST)
 
     def both(plugin, what, *ids, **wanted):
