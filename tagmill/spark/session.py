@@ -50,19 +50,6 @@ NEWEST_PYTHON = (3, 11)
 PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
-# The connector's own default has two suites only, which neither TLS 1.3 nor certificates with elliptic curves have.
-TLS_SUITES = (
-    "TLS_AES_256_GCM_SHA384",
-    "TLS_AES_128_GCM_SHA256",
-    *(
-        f"TLS_ECDHE_{kind}_WITH_AES_{bits}"
-        for kind in ("ECDSA", "RSA")
-        for bits in ("256_GCM_SHA384", "128_GCM_SHA256")
-    ),
-    "TLS_RSA_WITH_AES_256_CBC_SHA",
-    "TLS_RSA_WITH_AES_128_CBC_SHA",
-)
-
 
 def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]:
     """Return the settings of a job's session, without secrets: those come from the environment into the
@@ -75,7 +62,6 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
     cassandra = settings.cassandra
     jars = jars_conf(settings.spark.jars, settings.spark.conf)
     conf = {
-        "spark.cassandra.connection.ssl.enabledAlgorithms": ",".join(TLS_SUITES),
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
