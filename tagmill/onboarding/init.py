@@ -32,7 +32,18 @@ HEAD = (
     "TAGMILL_CASSANDRA__PASSWORD, the same for CLICKHOUSE and KAFKA, or Airflow's connections.",
 )
 # Sections that may connect by TLS and with a login, with their keys for that.
-SECURITY = ("tls", "tls_ca_file", "sasl_mechanism")
+SECURITY = (
+    "tls",
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "sasl_mechanism",
+    "oauth_token_url",
+    "oauth_scope",
+    "oauth_extensions",
+    "oauth_ca_file",
+    "properties",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +245,10 @@ class _Init:
         """Add the keys of TLS and login that the environment sets; the file then holds without it."""
         for key in SECURITY:
             value = getattr(settings, key, None)
-            if value:
-                section.add(key, str(value.resolve()) if isinstance(value, Path) else value)
+            if isinstance(value, Path):
+                section.add(key, str(value.resolve()))
+            elif value:
+                section.add(key, value if isinstance(value, bool | dict) else str(value))
 
     # -- pipelines
 
