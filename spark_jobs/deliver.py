@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("deliver", args) as report:
         settings = Settings.load(args.config)
-        with session_when_asked(settings, "tagmill deliver") as spark:
+        with session_when_asked(settings, "tagmill deliver", at_once=args.start_spark) as spark:
             outcomes = deliver_together(
                 settings,
                 args.deliver,

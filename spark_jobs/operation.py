@@ -31,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
     with job_report(operation.step, args) as report:
         settings, parameters = Settings.load(args.config), operation.parameters.of(args.parameters)
         parameters.check(dry_run=args.dry_run)
-        with session_when_asked(settings, f"tagmill {operation.name} {args.pipeline}") as spark:
+        name = f"tagmill {operation.name} {args.pipeline}"
+        with session_when_asked(settings, name, at_once=args.start_spark) as spark:
             by, tell = (args.owner, args.owner), partial(print, flush=True)
             assert operation.run is not None
             done = operation.run(Work(settings, args.pipeline, *by, args.dry_run, tell, spark), parameters)

@@ -24,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("seal", args) as report:
         settings = Settings.load(args.config)
-        with session_when_asked(settings, f"tagmill seal {args.pipeline} {args.run}") as spark:
+        name = f"tagmill seal {args.pipeline} {args.run}"
+        with session_when_asked(settings, name, at_once=args.start_spark) as spark:
             seal = topic_steps.seal if args.pipeline in settings.streams else steps.seal
             report.result = seal(settings, args.pipeline, args.run, args.fence, owner=args.owner, spark=spark)
     return report.exit_code

@@ -222,7 +222,7 @@ class JobOperator(SparkSubmitOperator):
         with private_file(file) as stream:
             stream.write(properties(driver_variables(hook.master, secrets)))
         try:
-            self.application_args = [write_arguments(shared, arguments)]
+            self.application_args = [write_arguments(shared, ["--start-spark", *arguments])]
             yield self._new_hook(settings, secrets | jobs, own, properties_file=str(file))
         finally:
             shared.unlink(missing_ok=True)

@@ -80,6 +80,11 @@ def job_arguments(description: str | None) -> ArgumentParser:
     parser.add_argument("--owner", required=True)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--report", type=Path)
+    parser.add_argument(
+        "--start-spark",
+        action="store_true",
+        help="make a session even if nothing needs it: YARN takes a driver on its cluster for failed without one",
+    )
     return parser
 
 

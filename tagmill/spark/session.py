@@ -343,12 +343,17 @@ def _where(settings: Settings) -> str:
 
 
 @contextmanager
-def session_when_asked(settings: Settings, name: str) -> Iterator[Callable[[], SparkSession]]:
+def session_when_asked(
+    settings: Settings, name: str, *, at_once: bool = False
+) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that makes a session when it is first called, and returns the same one later; the
-    session is stopped at the end.
+    session is stopped at the end. With `at_once` it is made before the block.
     """
     with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(spark_session(settings, name)))
+        made = cache(lambda: stack.enter_context(spark_session(settings, name)))
+        if at_once:
+            made()
+        yield made
 
 
 def _credentials(settings: Settings) -> dict[str, str]:

@@ -105,6 +105,7 @@ def test_password_is_only_in_job_environment(spark_submit, tmp_path, caplog, cap
     assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_KEY_PASSWORD"] == KEY_PASSWORD
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CERTIFICATE_FILE"] == "/certificates/us.pem"
+    assert '"--start-spark"' not in seen["files"]["@"].splitlines()
     assert seen["environment"]["TAGMILL_CASSANDRA__USERNAME"] == "tagmill"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS"] == "true"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CA_FILE"] == str(tmp_path / "authority" / "ca.pem")
@@ -147,6 +148,7 @@ def test_cluster_driver_gets_credentials_by_private_file(spark_submit, master, p
     spark_submit(master, "cluster")
     seen = spark_submit.seen()
     assert seen["modes"] == {"--properties-file": 0o600, "@": 0o600}
+    assert '"--start-spark"' in seen["files"]["@"].splitlines()
     assert not [text for text in seen["arguments"] if "s3cr3t" in text]
     line = next(
         line

@@ -193,7 +193,7 @@ def test_migrate_job_dry_run_prints_and_reports(
     configured = settings(old_journal(), case=CASE)
     schema.apply(configured)
     known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
-    monkeypatch.setattr(job, "session_when_asked", lambda *_: nullcontext(lambda: spark))
+    monkeypatch.setattr(job, "session_when_asked", lambda *_, **__: nullcontext(lambda: spark))
     report, name = tmp_path / "report.json", only(configured)
     arguments = [
         "--config",
