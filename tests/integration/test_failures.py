@@ -168,8 +168,8 @@ def by_script(
 
 
 class Fixture:
-    """A journal with views, delivered by one pipeline, built by another; their ledger has its own
-    keyspace.
+    """A journal with views, delivered by one pipeline with Spark and by another without, built by a third; their
+    ledger has its own keyspace.
     """
 
     def __init__(self, stack: Any, folder: Path) -> None:
@@ -183,7 +183,7 @@ class Fixture:
 
     def settings(self, views: str) -> Any:
         """Return the settings of a pipeline."""
-        more = {"views": views} if views else {}
+        more = {"views": views, "small_run_rows": 0} if views else {}
         of_ledger = {"cassandra": {"ledger_keyspace": self.ledger}}
         made = self.factory(self.keyspace, case="gap-middle", lease_seconds=5, sections=of_ledger, **more)
         schema.apply(made)
@@ -277,6 +277,8 @@ def test_command_driver_fails_one_line_right_status(fixture, spark, monkeypatch)
     monkeypatch.setattr(session, "session", breaking.Broken(AssertionError("Spark is not needed")))
     before = fixture.contents(settings)
     fails_in_drivers(settings, file, "run deliver", (), {"disk": "plan-"})
+    sealing = {"cassandra": "SELECT timebucket, timestamp", "disk": "attempt-"}
+    fails_in_drivers(settings, file, "run deliver", (), sealing)
     assert_unchanged(before, fixture.contents(settings))
     planned = steps.plan(settings, name, owner=this_process())
     at = (planned["run"], planned["fence"])
@@ -341,7 +343,7 @@ def planned_run(one: Shop) -> tuple[str, ...]:
 @EVERY
 def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path, own_ledger, every) -> None:
     """Run the jobs of a topic, by command and by script, while Spark, Kafka or a driver fails in each way."""
-    one = shop(shards=3, ledger=own_ledger)
+    one = shop(shards=3, ledger=own_ledger, small_run_rows=0)
     owner, session_of_test = this_process(), one.stack.session
     one.send(1)
     one.send(None)
