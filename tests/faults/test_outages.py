@@ -124,7 +124,7 @@ def test_run_spark_killed_ends_then_next_finishes(
 ) -> None:
     """Kill Spark's JVM: the command ends with one line and 75, and the next one finishes."""
     expected = undisturbed("gap-middle")
-    one = delivery()
+    one = delivery(small_run_rows=0)
     ended = one.deliver(at="seal.staged").end_without("java")
     assert ended.code == 75 and "Spark's JVM ended (exit status -9). Where nobody killed it" in ended.error, (
         ended
