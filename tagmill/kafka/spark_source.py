@@ -20,7 +20,7 @@ from tagmill.kafka.worker_source import RECORDS_PER_TASK, records_by_workers
 Made = TypeVar("Made")
 GONE = re.compile(
     r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch "
-    r"offset|Offset out of range"
+    r"offset|Offset out of range|records went while they were read"
 )
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for "
