@@ -238,7 +238,7 @@ class ManyRows:
             suspected.add(table)
         reports = read_reports(rows, suspected, self.sealing.schema(), self.pipeline.bucket_size, named_rows)
         judged = new_holds.Judged(verdict.decisions, rows, waiting, files)
-        return self.sealing.checked(reports, partial(new_holds.found, self.plan, judged))
+        return self.sealing.enforce(reports, partial(new_holds.found, self.plan, judged))
 
     # -- the files
 

@@ -366,30 +366,35 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
         healed = pc.field("reason") == "healed_from_journal"
         rows_used = _of_kind(sealed.decisions, "row", "reason", "row_index", where=healed)
         used = {row["row_index"] for row in rows_used}
-    rows = [
-        {
-            "tag_name": item.key[0],
-            "timebucket": item.timebucket,
-            "timestamp": str(item.event.offset),
-            "persistence_id": item.key[1],
-            "tag_pid_sequence_nr": item.number,
-            **{name: getattr(item.event, name) for name in EVENT_COLUMNS},
-        }
-        for item in sealed.healed
-        if item.index in used
-    ]
+    rows = [view_row(item, str(item.event.offset)) for item in sealed.healed if item.index in used]
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=view_schema(pa.string())))
+
+
+def view_row(healed: Healed, timestamp: str | bytes) -> dict[str, Any]:
+    """Return an event of the journal as a row of tag_views, with its TimeUUID in the form that is wanted."""
+    return {
+        "tag_name": healed.key[0],
+        "timebucket": healed.timebucket,
+        "timestamp": timestamp,
+        "persistence_id": healed.key[1],
+        "tag_pid_sequence_nr": healed.number,
+        **{name: getattr(healed.event, name) for name in _EVENT_COLUMNS},
+    }
+
+
+def view_schema(timestamps: pa.DataType) -> pa.Schema:
+    """Return the schema of rows of tag_views, with its TimeUUIDs in the form that is wanted."""
     kinds = {
         "text": pa.string(),
         "bigint": pa.int64(),
         "int": pa.int32(),
         "blob": pa.binary(),
-        "timeuuid": pa.string(),
+        "timeuuid": timestamps,
     }
-    schema = pa.schema([(name, kinds[kind]) for name, kind in VIEW_COLUMNS.items()])
-    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+    return pa.schema([(name, kinds[kind]) for name, kind in VIEW_COLUMNS.items()])
 
 
-EVENT_COLUMNS = (
+_EVENT_COLUMNS = (
     "sequence_nr", "writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", "meta_ser_id", "meta_ser_manifest", "meta",
 )  # fmt: skip
 

@@ -64,10 +64,6 @@ class Sealing:
             for column, kind in VIEW_COLUMNS.items()
         )
 
-    def checked(self, reports: Reports, holds: Holds) -> GateVerdict:
-        """Let the gate judge the reports of what was read, as `enforce` does."""
-        return self.enforce(replace(reports, other_size=self._other_size(reports)), holds)
-
     def enforce(self, reports: Reports, holds: Holds) -> GateVerdict:
         """Let the gate judge the reports, and return its verdict.
 
@@ -76,6 +72,7 @@ class Sealing:
         """
         plan = self.plan
         docs = self.files.docs(plan.pipeline)
+        reports = replace(reports, other_size=self._other_size(reports))
         verdict = gate.judge(reports, self.pipeline.quality, docs_dir=docs, run_name=f"run-{plan.run:08d}")
         for warning in verdict.warnings:
             log.warning("quality", pipeline=plan.pipeline, run=plan.run, warning=warning)

@@ -13,14 +13,13 @@ from tagmill.arrow import CODEC, schema_of
 from tagmill.delivery.tag_views import batch_contents, progress_steps, seal_outputs
 from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, CutTotal
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict
-from tagmill.delivery.tag_views.few_rows.staging import STAGED, Key, StagedFile, as_batch_rows, with_checksums
+from tagmill.delivery.tag_views.few_rows.staging import STAGED, StagedFile, as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import Healed
-from tagmill.delivery.tag_views.judge import FROM_JOURNAL
+from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.domain.batches.cutting import cut
 from tagmill.domain.time_buckets import month
-from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 
 PROGRESS = schema_of(progress_steps.COLUMNS)
 # A row in a rewritten file: `file` and `row_index` say where it comes from, `at` in which stream and cut it is.
@@ -191,23 +190,9 @@ class Batches:
 
 def _of_journal(healed: Sequence[Healed]) -> pa.Table:
     """Return events of the journal as rows (STAGED), in their order."""
-    kinds = {
-        "text": pa.string(),
-        "bigint": pa.int64(),
-        "int": pa.int32(),
-        "blob": pa.binary(),
-        "timeuuid": pa.binary(16),
-    }
-    schema = pa.schema({name: kinds[kind] for name, kind in VIEW_COLUMNS.items() if name != "tag_name"})
+    schema = seal_outputs.view_schema(pa.binary(16))
     parts = []
-    for item in healed:
-        event = item.event
-        row = {
-            "timebucket": item.timebucket,
-            "timestamp": event.offset.bytes,
-            "persistence_id": item.key[1],
-            "tag_pid_sequence_nr": item.number,
-            **{name: getattr(event, name) for name in seal_outputs.EVENT_COLUMNS},
-        }
-        parts.append(as_batch_rows(pa.Table.from_pylist([row], schema), 0, item.key[0], 2**62))
+    for tag, of_tag in groupby(healed, key=lambda item: item.key[0]):
+        rows = [seal_outputs.view_row(item, item.event.offset.bytes) for item in of_tag]
+        parts.append(as_batch_rows(pa.Table.from_pylist(rows, schema), 0, tag, 2**62))
     return pa.concat_tables(parts)

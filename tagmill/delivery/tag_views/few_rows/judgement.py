@@ -12,9 +12,9 @@ import pyarrow as pa
 from tagmill.arrow import schema_of
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import lives, seal_outputs
-from tagmill.delivery.tag_views.few_rows.staging import Key, StagedFile
+from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, MAX_PASSES, GapInvestigator
-from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, judge_key, row_of
+from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, Key, judge_key, row_of
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.sealing import Sealing

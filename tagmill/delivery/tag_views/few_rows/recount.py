@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict, is_delivered
-from tagmill.delivery.tag_views.few_rows.staging import Key, StagedFile
+from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.holds import gap_buckets
+from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND

@@ -41,7 +41,7 @@ def check(sealing: Sealing, staged: Sequence[StagedFile], verdict: Verdict) -> G
         sealing.schema(),
         pipeline.bucket_size,
     )
-    return sealing.checked(reports, partial(_new_holds, plan, verdict, rows, set(holds), set(names)))
+    return sealing.enforce(reports, partial(_new_holds, plan, verdict, rows, set(holds), set(names)))
 
 
 def _judged(read: Sequence[StagedFile], plan: Plan, waiting: set[tuple[str, str]]) -> pd.DataFrame:

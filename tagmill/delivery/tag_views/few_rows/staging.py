@@ -29,7 +29,6 @@ STAGED = schema_of(
     "event binary, meta_ser_id int, meta_ser_manifest string, meta binary, late int, event_missing boolean, "
     "offset_broken boolean, size int, row_checksum bigint"
 )
-Key = tuple[str, str]
 
 
 class _TooMuchError(Exception):
@@ -38,7 +37,7 @@ class _TooMuchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A staged file and its rows (STAGED), which are of one unit and tag."""
+    """A staged file and its rows (STAGED), which are of one unit and tag; only new rows are written to it."""
 
     name: str
     unit: int
@@ -70,7 +69,7 @@ def is_small(plan: Plan, rows: int) -> bool:
 def stage(
     views: Views, plan: Plan, files: RunFiles, folder: str, rows: int, batch_rows: int
 ) -> list[StagedFile] | None:
-    """Write the rows of a plan to files below `folder`, ordered by unit.
+    """Read the rows of a plan, and write the new ones to files below `folder`; ordered by unit.
 
     Args:
         views: reads the tag views.
@@ -89,9 +88,10 @@ def stage(
             made = as_batch_rows(found, unit.number, unit.tag, latest)
             for number, begin in enumerate(range(0, made.num_rows, batch_rows)):
                 part, name = made.slice(begin, batch_rows), f"part-{unit.number:05d}-{number:05d}.parquet"
-                with files.create(f"{folder}/{name}") as sink:
-                    pq.write_table(part, sink, **CODEC)
-                staged.append(StagedFile(name, unit.number, unit.tag, unit.kind == "new", part))
+                if is_new := unit.kind == "new":  # rows that are read again reach no batch by their file
+                    with files.create(f"{folder}/{name}") as sink:
+                        pq.write_table(part, sink, **CODEC)
+                staged.append(StagedFile(name, unit.number, unit.tag, is_new, part))
     except _TooMuchError:
         return None
     return staged
