@@ -191,10 +191,6 @@ class Kafka:
             consumer.assign([TopicPartition(topic, partition, span.first)])
             yield from self._polled(consumer, span)
         except KafkaException as error:
-            if error.args[0].code() in GONE:
-                raise GuardRefused(
-                    f"{self.where}: records went while they were read. Nothing was sealed; run it again"
-                ) from None
             raise self._explained(error) from None
         finally:
             consumer.close()
@@ -416,6 +412,10 @@ class Kafka:
         cause: KafkaError = error.args[0]
         if cause.code() in SILENT and (no_login := self._login_refusal()):
             return no_login
+        if cause.code() in GONE:
+            return GuardRefused(
+                f"{self.where}: records went while they were read. Nothing was sealed; run it again"
+            )
         text = f"{self.where}: {cause.str().strip()}"
         if cause.code() == KafkaError._INVALID_ARG or cause.code() in REFUSED:
             return ConfigurationError(

@@ -20,14 +20,15 @@ from tagmill.kafka.worker_source import RECORDS_PER_TASK, records_by_workers
 Made = TypeVar("Made")
 GONE = re.compile(
     r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch "
-    r"offset|Offset out of range|records went while they were read"
+    r"offset|Offset out of range"
 )
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for "
     r"offset|TimeoutException"
 )
 # An error that one of Spark's Python workers raised as Tagmill's own.
-UNREAD = re.compile(r"tagmill\.errors\.(?P<kind>StoreUnavailable|ConfigurationError): (?P<line>Kafka at .+)")
+KINDS = {kind.__name__: kind for kind in (StoreUnavailable, ConfigurationError, GuardRefused)}
+UNREAD = re.compile(rf"tagmill\.errors\.(?P<kind>{'|'.join(KINDS)}): (?P<line>Kafka at .+)")
 # Spark's error for milliseconds that are more than its microseconds can hold.
 OVERFLOWN = "java.lang.ArithmeticException: long overflow"
 
@@ -101,9 +102,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
                 "sealed. Run the same command again"
             ) from None
         if said := UNREAD.search(text):
-            raise (ConfigurationError if said["kind"] == "ConfigurationError" else StoreUnavailable)(
-                said["line"]
-            ) from None
+            raise KINDS[said["kind"]](said["line"]) from None
         raise
 
 
