@@ -18,16 +18,11 @@ from pydantic import SecretStr
 
 from tagmill.airflow.compat import AirflowNotFoundException
 from tagmill.airflow.connection_types import ADDRESSES, keys_of
-from tagmill.config.environment import SECRETS
+from tagmill.config.environment import SECRETS, SECURITY
 from tagmill.config.kafka import KafkaSettings
 from tagmill.config.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
 
 log = logging.getLogger(__name__)
-# Keys of a store's settings, besides its addresses and secrets, that a connection may set.
-SECURITY = (
-    *("tls", "tls_ca_file", "tls_certificate_file", "tls_key_file", "sasl_mechanism"),
-    *("oauth_token_url", "oauth_scope", "oauth_extensions", "oauth_ca_file"),
-)
 MASKED = frozenset({"password", "tls_key_password"})
 StoreName = Literal["cassandra", "clickhouse", "kafka"]
 Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)

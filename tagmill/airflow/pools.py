@@ -29,12 +29,12 @@ def is_ours(dag_id: str, tags: Collection[str]) -> bool:
     return kind in KINDS and kind in tags and pipeline in tags
 
 
-def missing(pools: Iterable[str], session: "Session") -> list[str]:
-    """Return those of some pools that do not exist in Airflow, sorted."""
+def existing(session: "Session") -> set[str]:
+    """Return the names of Airflow's pools."""
     from airflow.models.pool import Pool
     from sqlalchemy import select
 
-    return sorted(set(pools) - set(session.scalars(select(Pool.pool))))
+    return set(session.scalars(select(Pool.pool)))
 
 
 def cure(pools: Iterable[str]) -> str:
@@ -62,7 +62,7 @@ def on_dag_run_running(dag_run: Any, msg: str) -> None:
         TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id
     )
     waiting = [task for task in session.scalars(query) if task.state not in State.finished]
-    absent = missing({task.pool for task in waiting}, session)
+    absent = sorted({task.pool for task in waiting} - existing(session))
     moved = [task for task in waiting if task.pool in absent]
     for task in moved:
         task.pool = Pool.DEFAULT_POOL_NAME
@@ -125,9 +125,10 @@ def record_warnings(session: "Session") -> None:
     recorded = {
         row.dag_id: row for row in session.scalars(select(DagWarning).where(DagWarning.warning_type == kind))
     }
+    known = existing(session)
     for dag_id in sorted(dag_id for dag_id, of_dag in tags.items() if is_ours(dag_id, of_dag)):
         dag = SerializedDagModel.get_dag(dag_id, session=session)
-        absent = missing({task.pool for task in dag.tasks}, session) if dag is not None else []
+        absent = sorted({task.pool for task in dag.tasks} - known) if dag is not None else []
         text = f"no pool {', '.join(absent)}: runs that begin now use the default pool. Create it: {cure(absent)}"
         row = recorded.get(dag_id)
         if not absent:

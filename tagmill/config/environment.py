@@ -13,6 +13,18 @@ from tagmill.errors import ConfigurationError
 
 # Keys that the environment or an Airflow connection has, never the file.
 SECRETS = ("username", "password", "tls_key_password")
+# Keys of a store's section, besides its addresses and secrets, that say how it is connected to.
+SECURITY = (
+    "tls",
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "sasl_mechanism",
+    "oauth_token_url",
+    "oauth_scope",
+    "oauth_extensions",
+    "oauth_ca_file",
+)
 FILE = "_file"
 # Bytes of a file with a secret; a larger one is another file.
 LARGEST = 64 * 1024

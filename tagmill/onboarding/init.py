@@ -12,6 +12,7 @@ import tagmill
 from tagmill.cassandra.client import Cassandra, contact
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config import json_schema
+from tagmill.config.environment import SECURITY
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, DestinationDiffers, TagmillError
 from tagmill.kafka.client import Kafka
@@ -30,19 +31,6 @@ HEAD = (
     "Written by `tagmill init` from what the servers hold. `tagmill config show` tells where each value comes",
     "from, docs/configuration.md has every key. User names and passwords: TAGMILL_CASSANDRA__USERNAME,",
     "TAGMILL_CASSANDRA__PASSWORD, the same for CLICKHOUSE and KAFKA, or Airflow's connections.",
-)
-# Sections that may connect by TLS and with a login, with their keys for that.
-SECURITY = (
-    "tls",
-    "tls_ca_file",
-    "tls_certificate_file",
-    "tls_key_file",
-    "sasl_mechanism",
-    "oauth_token_url",
-    "oauth_scope",
-    "oauth_extensions",
-    "oauth_ca_file",
-    "properties",
 )
 
 
@@ -243,7 +231,7 @@ class _Init:
 
     def _security(self, section: Section, settings: Any) -> None:
         """Add the keys of TLS and login that the environment sets; the file then holds without it."""
-        for key in SECURITY:
+        for key in (*SECURITY, "properties"):
             value = getattr(settings, key, None)
             if isinstance(value, Path):
                 section.add(key, str(value.resolve()))
