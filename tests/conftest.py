@@ -163,6 +163,16 @@ def module_journal(stack: Any) -> Iterator[Callable[..., Any]]:
     yield from _journals(stack)
 
 
+@pytest.fixture(scope="module")
+def both_seals(spark: Any) -> Iterator[None]:
+    """Seal each small run of a module with Spark, too, and compare."""
+    from tests.support.few_rows import compared
+
+    with compared(spark) as alike:
+        yield
+    assert alike
+
+
 @pytest.fixture
 def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
     """Yield damaged_journal(cases), which makes one journal of damaged fixtures (tests.support.damage);

@@ -28,19 +28,12 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import event
-from tests.support.few_rows import compared
 from tests.support.journal_cleaning import cleaned as journal_cleaned
 from tests.support.journal_cleaning import in_journal
 from tests.support.rebucketing import rebucketed
 from tests.support.restoring import create_again
 
-
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 SECOND_LIFE = "0a1b2c3d-0000-4000-8000-000000000002"

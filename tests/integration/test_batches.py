@@ -22,18 +22,12 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import event, events, this_hour
-from tests.support.few_rows import compared
 
 BEGIN = this_hour() - timedelta(hours=2)
 HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 def sealed(settings):

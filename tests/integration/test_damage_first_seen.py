@@ -19,15 +19,8 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import events, this_hour
-from tests.support.few_rows import compared
 
-
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 BEGIN = this_hour() - timedelta(hours=2)

@@ -28,15 +28,8 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import SECOND, event, events, offset, offset_at, this_hour
-from tests.support.few_rows import compared
 
-
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 OTHER_WRITER = "0a1b2c3d-0000-4000-8000-000000000002"

@@ -25,15 +25,8 @@ from tests.support.delivery import (
     tagmill,
 )
 from tests.support.events import SECOND, event, events, this_hour
-from tests.support.few_rows import compared
 
-
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -33,17 +33,10 @@ from tests.support.delivery import (
     tagmill,
 )
 from tests.support.events import event, events, this_hour
-from tests.support.few_rows import compared
 from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
-
-@pytest.fixture(autouse=True, scope="module")
-def both_seals(spark):
-    """Seal each small run with Spark, too, and compare."""
-    with compared(spark) as alike:
-        yield
-    assert alike
+pytestmark = pytest.mark.usefixtures("both_seals")
 
 
 BEGIN = this_hour() - timedelta(hours=25)
