@@ -296,6 +296,13 @@ class ToClickHouse(Section):
         description="Offsets of Kafka that one run covers at most. A backlog takes several runs.",
         examples=[5000000],
     )
+    small_run_rows: int = Field(
+        20_000,
+        ge=0,
+        le=20_000,
+        description="Records up to which a run is read without Spark; 0: always with Spark.",
+        examples=[20000],
+    )
     batch_rows: int = Field(
         100_000,
         ge=1,
@@ -473,13 +480,6 @@ class TopicSettings(ToClickHouse):
         default_factory=list,
         description="Columns of the destination from fields of the event, one table each (below).",
         examples=[[{"name": "price", "type": "Float64"}]],
-    )
-    small_run_rows: int = Field(
-        20_000,
-        ge=0,
-        le=20_000,
-        description="Records up to which a run is read without Spark; 0: always with Spark.",
-        examples=[20000],
     )
     max_record_bytes: int = Field(
         64 * 1024 * 1024,

@@ -185,6 +185,11 @@ class KafkaJournalTables:
             ((*place, one.offset, one.created, now, one.written) for place, one in pointers),
         )
 
+    def entries(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield these columns of all rows of metajournal, page by page."""
+        rows = self.cassandra.stream(self._select(columns, "metajournal"))
+        yield from self._whole(rows, columns, "metajournal")
+
     def entry(self, topic: str, segments: Iterable[int], key: str) -> Any | None:
         """Return a key's row of metajournal (ENTRY) from the first of these segments that has one; None: none
         has.

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 import uuid
 from datetime import UTC, datetime
+from unittest.mock import patch
 
 import pytest
 
@@ -30,6 +31,25 @@ from tests.support.kafka import create, delete, lose
 from tests.support.leases import free_lease
 from tests.support.restoring import create_again
 from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def both_ways(spark):
+    """Find the touched entries of each small run with Spark, too, and compare."""
+    compared, by_this_process = [], source.staged_here
+
+    def both(cassandra, pipeline, plan):
+        here = by_this_process(cassandra, pipeline, plan)
+        if here is not None:
+            entries = (row for stream in here.rows for batch in stream for row in batch.to_pylist())
+            found = sorted((tuple(row[name] for name in source.TOUCHED) for row in entries), key=repr)
+            assert found == sorted(map(tuple, source._touched(spark, pipeline, plan).collect()), key=repr)
+            compared.extend(found)
+        return here
+
+    with patch.object(source, "staged_here", both):
+        yield
+    assert compared
 
 
 class JournalShop(Shop):
@@ -78,9 +98,10 @@ def shop(stack, kafka, spark, tmp_path, kafka_journal):
     return make
 
 
-def test_journal_events_arrive_once_as_stored(shop):
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_journal_events_arrive_once_as_stored(shop, small_run_rows):
     """Deliver the events of the configured tags once per tag, with the values of the journal's rows."""
-    one = shop(2, tags=["red", "blue"])
+    one = shop(2, tags=["red", "blue"], small_run_rows=small_run_rows)
     one.topic.append(
         "a", [(1, {"n": 1}), (2, {"n": 2})], tags=["red", "blue", "other"], headers=[("h", b"v")]
     )

@@ -7,7 +7,7 @@ whichever sequence numbers are skipped.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from functools import partial
 from itertools import islice, takewhile
@@ -22,7 +22,7 @@ from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes
-from tagmill.delivery.topics.staged_files import Source
+from tagmill.delivery.topics.staged_files import Source, Work
 from tagmill.delivery.topics.table_columns import JOURNAL
 from tagmill.kafka.client import Place
 from tagmill.kafka_journal.fold import entry_segments, of_this_life, segment_of
@@ -37,6 +37,17 @@ SCHEMA = pa.schema(
     }
 )  # fmt: skip
 TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
+# What is read of an id: its entry, and its segments if they can't be counted through.
+ENTRIES = pa.schema(
+    {
+        **{name: pa.string() for name in ("topic", "id", "record_id")},
+        **{name: pa.int64() for name in ("segment", "seq_nr", "delete_to")},
+        **{name: pa.int32() for name in ("partition", "segment_size")},
+        "segments": pa.list_(pa.int64()),
+    }
+)
+# Entries of metajournal that this process reads at most, and streams of touched ids that it reads at once.
+MOST_ENTRIES, STREAMS = 50_000, 2
 # Most ids have fewer than NEWEST new events: the first query fetches the places of the newest events, the
 # second the new events themselves. IDS_AT_ONCE ids are queried together.
 NEWEST, IDS_AT_ONCE = 50, 100
@@ -59,13 +70,56 @@ def staged(
     them as read back from there.
     """
     touched = keep(_touched(spark, pipeline, plan), "touched")
-    read = partial(
-        _rows, cassandra=cassandra, keyspace=pipeline.keyspace, plan=plan, tags=frozenset(pipeline.tags)
-    )
     spread = _with_segments(spark, pipeline, touched).repartition(
         8 * spark.sparkContext.defaultParallelism, "topic", "id"
     )
-    return Source(spread, read, SCHEMA, JOURNAL)
+    return Source(spread, _reading(cassandra, pipeline, plan), SCHEMA, JOURNAL)
+
+
+def staged_here(cassandra: Cassandra, pipeline: KafkaJournalEventsSettings, plan: TopicPlan) -> Source | None:
+    """Return the source of a plan's few new events, which this process reads.
+
+    None: the plan has more than `small_run_rows` records, metajournal has more than MOST_ENTRIES entries, or an
+    id spans MOST_SEGMENTS.
+    """
+    if plan.records > pipeline.small_run_rows:
+        return None
+    rows = KafkaJournalTables(cassandra, pipeline.keyspace).entries(("offset", *TOUCHED))
+    read, firsts = list(islice(rows, MOST_ENTRIES + 1)), _firsts(plan)
+    touched = [_entry(row) for row in read if _is_touched(row, plan, firsts)]
+    if len(read) > MOST_ENTRIES or any(_is_wide(entry) for entry in touched):
+        return None
+    size = max(IDS_AT_ONCE, -(-len(touched) // STREAMS))
+    parts = [touched[begin : begin + size] for begin in range(0, len(touched), size)]
+    streams = [[pa.RecordBatch.from_pylist(part, ENTRIES)] for part in parts]
+    return Source(streams, _reading(cassandra.settings, pipeline, plan), SCHEMA, JOURNAL)
+
+
+def _reading(cassandra: CassandraSettings, pipeline: KafkaJournalEventsSettings, plan: TopicPlan) -> Work:
+    return partial(
+        _rows, cassandra=cassandra, keyspace=pipeline.keyspace, plan=plan, tags=frozenset(pipeline.tags)
+    )
+
+
+def _is_touched(row: Any, plan: TopicPlan, firsts: Mapping[Place, int]) -> bool:
+    """Return whether _touched would return a row of metajournal (TOUCHED and `offset`)."""
+    first = firsts.get((row.topic, row.partition))
+    return (
+        None not in (row.seq_nr, row.offset, first)
+        and row.offset >= first
+        and plan.only in (None, row.id)
+        and row.id not in plan.apart.ids
+    )
+
+
+def _entry(row: Any) -> dict[str, Any]:
+    entry = {name: getattr(row, name) for name in TOUCHED}
+    return entry | {"record_id": str(row.record_id) if row.record_id else None, "segments": None}
+
+
+def _is_wide(entry: dict[str, Any]) -> bool:
+    first = (entry["delete_to"] or 0) // entry["segment_size"]
+    return bool((entry["seq_nr"] - 1) // entry["segment_size"] - first >= MOST_SEGMENTS)
 
 
 def _firsts(plan: TopicPlan) -> dict[Place, int]:

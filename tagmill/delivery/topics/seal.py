@@ -202,8 +202,10 @@ class _Sealing:
     def _staged(self) -> tuple[Source, list[StagedFile]]:
         cassandra = self.settings.cassandra
         if isinstance(self.pipeline, KafkaJournalEventsSettings):
+            source = kafka_journal_source.staged_here(self.ledger.cassandra, self.pipeline, self.plan)
             return self._stage(
-                kafka_journal_source.staged(self.spark, cassandra, self.pipeline, self.plan, self._fixed)
+                source
+                or kafka_journal_source.staged(self.spark, cassandra, self.pipeline, self.plan, self._fixed)
             )
         if self.plan.letters:
             return self._decode(
