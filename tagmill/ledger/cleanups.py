@@ -57,6 +57,14 @@ class CleanupLog:
         self.audited_table = f"{identifiers.cql(ledger_keyspace)}.audited_buckets"
         self.table = f"{identifiers.cql(ledger_keyspace)}.cleaned_buckets"
 
+    def any_of(self, tags: Iterable[str]) -> bool:
+        """Return whether a cleanup took, or is to take, a partition of one of these tags from any view that the
+        journal had.
+        """
+        keys = [(journal, tag) for journal in (self.journal, *self.earlier) for tag in tags]
+        query = f"SELECT timebucket FROM {self.table} WHERE journal = ? AND tag = ? LIMIT 1"
+        return any(self.cassandra.execute_many(query, keys))
+
     def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
         """Yield the newest audit's judgement on each (tag, timebucket) of its view, in order; None: there is
         none.

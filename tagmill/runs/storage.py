@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from pyarrow import fs
 
@@ -167,6 +167,29 @@ class RunFiles:
         file.
         """
         return any(footer.num_rows for footer in self.footers(self.parquet(folder)))
+
+    def largest(self, folder: str, column: str) -> Any:
+        """Return the largest value in a column of the Parquet files directly in a folder, mostly by their footers; None
+        if all are null.
+        """
+        return max((value for value in self._largest(folder, column) if value is not None), default=None)
+
+    def _largest(self, folder: str, column: str) -> "Iterator[Any]":
+        """Yield the largest value of each row group."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        for name in self.parquet(folder):
+            with self.open(name) as source:
+                file = pq.ParquetFile(source)
+                leaves = [file.metadata.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
+                leaf = leaves.index(column)
+                for number in range(file.num_row_groups):
+                    found = file.metadata.row_group(number).column(leaf).statistics
+                    if found is not None and found.has_min_max:
+                        yield found.max
+                    else:
+                        yield pc.max(file.read_row_group(number, [column])[column]).as_py()
 
     def folders(self, relative: str) -> list[str]:
         """Return the names of the folders directly in a folder, sorted; an absent folder has none."""

@@ -140,7 +140,7 @@ class _Builder(Attempt):
 
         from tagmill.journal import frames
         from tagmill.journal.flaws import Reason
-        from tagmill.views import diff, numbering
+        from tagmill.views import numbering
         from tagmill.views.model import Manifest
 
         until = from_datetime(
@@ -155,7 +155,7 @@ class _Builder(Attempt):
             frames.build_positions(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt),
             f"{url}/stands",
         )
-        count, refused = self._counted(stands, row, adopt)
+        count, refused = self._counted(stands, f"{folder}/stands", row, adopt)
         refused_ends = stands.where("refused").select(
             "persistence_id", F.col("from_nr").alias("upto"), F.lit(Reason.ELSEWHERE.value).alias("reason")
         )
@@ -185,15 +185,18 @@ class _Builder(Attempt):
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
+        upto = numbering.numberable_upto(runs, stands)
         ends = materialize(
-            diff.but_ahead(numbering.numberable_upto(runs, stands), stands, manifest.written_at),
-            f"{url}/ends",
+            self.but_ahead(upto, stands, f"{folder}/stands", manifest.written_at), f"{url}/ends"
         )
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         materialize(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
         stopped = ends.select("persistence_id", "upto", "reason")
-        rows = self._waiting(stopped.unionByName(refused_ends) if refused else stopped)
+        some_stopped = refused or self.files.largest(f"{folder}/ends", "reason") is not None
+        rows = (
+            self._waiting(stopped.unionByName(refused_ends) if refused else stopped) if some_stopped else []
+        )
         waiting = {Reason(row.reason): row.ids for row in rows if row.reason != Reason.ELSEWHERE}
         sealed = manifest.model_copy(
             update={
@@ -265,8 +268,8 @@ class _Builder(Attempt):
             for line in _stopped(ends).orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
         ]
 
-    def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
-        """Count the persistence ids, and those that another writer has numbered.
+    def _counted(self, stands: DataFrame, folder: str, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
+        """Count the persistence ids, and those that another writer has numbered. `stands` were written to `folder`.
 
         Returns the first number, and a list of the second one and the first such persistence_id's row; it is
         empty if there are none.
@@ -274,14 +277,15 @@ class _Builder(Attempt):
         """
         from pyspark.sql import functions as F
 
+        count = self.files.count_rows(folder)
+        if not self.files.largest(folder, "refused"):
+            return count, []
         first = F.min_by(
             F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col("persistence_id"))
         )
-        line = stands.agg(
-            F.count("*").alias("all"), F.count_if("refused").alias("count"), first.alias("first")
-        ).first()
+        line = stands.agg(F.count_if("refused").alias("count"), first.alias("first")).first()
         assert line is not None
-        if line["count"] and row.build == 0 and not adopt:
+        if row.build == 0 and not adopt:
             raise GuardRefused(
                 f"journal {self.journal.keyspace}: an application has numbered {line['count']} "
                 "persistence ids (the first: "
@@ -289,7 +293,7 @@ class _Builder(Attempt):
                 "there is no build of ours. "
                 f"Nothing was written. {self._way_out()}"
             )
-        return line["all"], [line["count"], line["first"]] if line["count"] else []
+        return count, [line["count"], line["first"]]
 
     def _refusal(self, refused: list[Any], result: Result) -> str:
         count, first = refused

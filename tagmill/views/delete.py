@@ -94,21 +94,19 @@ class _Deleter(SelectionAttempt):
         """Write what to delete to files; return the manifest, the report, and what the plugin's tables said
         at the start.
         """
-        from tagmill.views import diff, guards, numbering
+        from tagmill.views import numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         _, runs, events = self.staged(places)
         standing = self.standing(places)
-        guards.must_have_buckets(
-            standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}"
-        )
+        self.must_have_buckets(standing)
         self.tell("comparing")
         limits = self.limits(places)
         begins = numbering.first_surviving(limits, runs)
         ends = numbering.cap_at_recorded(numbering.numberable_upto(runs, begins), limits, cut=True)
         if self.row_by_row:
-            ends = diff.but_ahead(ends, places, self.latest(row))
+            ends = self.but_ahead(ends, places, f"{self.folder}/places", self.latest(row))
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         if self.row_by_row:
             left = self._with_ahead(left, standing, self.latest(row))
@@ -128,7 +126,8 @@ class _Deleter(SelectionAttempt):
         )
         self._records(places, forgotten)
         unknown = self.unknown(places, runs, standing, events, tags)
-        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
+        some_left = self.files.has_rows(f"{self.folder}/left")
+        report = self.report(manifest, tags, lines, left, unknown, some_left=some_left, dry_run=dry_run)
         return manifest, report, places
 
     def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:

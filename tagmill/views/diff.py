@@ -96,8 +96,6 @@ def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
     Out: `ends`, with reason WRITTEN_AHEAD for those persistence ids.
     """
     ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
-    if ahead.isEmpty():
-        return ends
     is_ahead = F.coalesce("ahead", F.lit(False))
     reason = F.when(is_ahead, F.lit(Reason.WRITTEN_AHEAD.value)).otherwise(F.col("reason")).alias("reason")
     upto = F.when(is_ahead, F.col("from_nr")).otherwise(F.col("upto")).alias("upto")

@@ -77,15 +77,16 @@ class Reader:
         if adopt:
             last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
             self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
-        any_known, known, new, jumped = _parts(
+        any_known, deleted, known, new, jumped = _parts(
             stands.withColumn("first", F.col("partition_nr")),
             F.expr("known"),
+            F.expr("not refused and from_nr > 0"),
             F.expr("not refused and deleted_to <= sequence_nr and known"),
             F.expr("not refused and deleted_to <= sequence_nr and not known"),
             F.expr("not refused and deleted_to > sequence_nr"),
         )
         if any_known is None:
-            return self._whole_table(open_ids)
+            return self._whole_table(open_ids, some_deleted=deleted is not None)
         if known is not None:
             self._known(known.rows.select(*PLACE), known.count)
         unknown = [] if new is None else [new.rows.select(*PLACE)]
@@ -95,15 +96,15 @@ class Reader:
             self._partitions(reduce(DataFrame.unionByName, unknown))
         return self.passes > 0
 
-    def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
+    def stage_again(self, ids: DataFrame, *, by_key: bool, some_deleted: bool) -> None:
         """Write all events behind from_nr, as `stage` does.
 
-        In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
+        In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none). Unless `some_deleted`, from_nr is 0.
 
         Without `by_key`, the whole table is read, and the files have events of other persistence ids, too.
         """
         if not by_key:
-            self._whole_table(ids)
+            self._whole_table(ids, some_deleted=some_deleted)
             return
         first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
         self._partitions(
@@ -140,18 +141,17 @@ class Reader:
         if found is not None:
             self._partitions(self._settled(_onward(further, found)))
 
-    def _whole_table(self, open_ids: DataFrame) -> bool:
+    def _whole_table(self, open_ids: DataFrame, *, some_deleted: bool) -> bool:
         """Read the whole table, which costs less than asking for each partition, and return whether it has
         any of these events.
         """
-        deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
-        some_deleted = bool(deleted.take(1))
         if not some_deleted and self.numbered is None:
             made = self.staging.of_table(self.spark, self.cassandra, self._next())
             if made is not None:
                 return self._met(made) is not None
         rows = all_events(self.spark, self.journal, **SCAN)
         if some_deleted:
+            deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
             rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
         return self._kept(rows) is not None
 

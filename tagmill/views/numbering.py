@@ -7,6 +7,8 @@ three: the last number written, the count of events with the tag in earlier runs
 own run (run_numbering.py).
 """
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -135,12 +137,18 @@ def first_surviving(places: DataFrame, runs: DataFrame) -> DataFrame:
     return places.join(first, ID).withColumn("from_nr", F.greatest("deleted_to", gone))
 
 
-def starting_numbers(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFrame) -> DataFrame:
+def starting_numbers(
+    places: DataFrame,
+    runs: DataFrame,
+    events: DataFrame,
+    standing: DataFrame,
+    keep: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
     """Return the `stands` from which a rebuild gives surviving events the numbers that they had.
 
     In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`;
     `events` persistence_id, sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows
-    of the view.
+    of the view. `keep(rows)` computes rows once.
     Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false).
 
     In `progress`, the line of a tag has the number in front of its first event: counted back from `base`,
@@ -156,22 +164,18 @@ def starting_numbers(places: DataFrame, runs: DataFrame, events: DataFrame, stan
     )
     # Rows in front of the first tagged event are of deleted events, or of events whose tags were in columns
     # that are dropped.
-    if standing.isEmpty():
-        earlier = _nowhere(places).select(ID)
-    else:
-        first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
-        earlier = standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct()
+    first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
+    earlier = standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct()
     earlier = earlier.withColumn("earlier", F.lit(True))
     of_more = beyond_the_journal(lines, runs).select(ID).distinct().withColumn("of_more", F.lit(True))
-    short = (
+    # Most journals have lost no event. Spark then knows that there is nothing to count back from.
+    short = keep(
         there.join(earlier, ID, "left")
         .join(of_more, ID, "left")
         .where("from_nr > 0 or earlier or of_more")
         .select(ID, "from_nr", F.expr("from_nr > 0 or earlier is not null").alias("certain"))
-        .localCheckpoint()
     )
-    # Most journals have lost no event, and seeing that here is cheaper than counting back.
-    starts = _starts_behind(short, runs, events, lines, standing) if short.take(1) else _nowhere(places)
+    starts = _starts_behind(short, runs, events, lines, standing)
     has_events = _tagged(runs).select(ID, "tag").withColumn("has", F.lit(True))
     number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
     progress = (
@@ -216,11 +220,6 @@ def _tagged(runs: DataFrame) -> DataFrame:
         ID, "last", "line.tag", "line.rows"
     )
     return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"), F.max("last").alias("last"))
-
-
-def _nowhere(places: DataFrame) -> DataFrame:
-    """Return what _starts_behind returns for no persistence_id: an empty frame."""
-    return places.sparkSession.createDataFrame([], f"{ID} string, tag string, start long")
 
 
 def _starts_behind(

@@ -10,6 +10,7 @@ instruction: the next build or rebuild finishes it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
@@ -95,25 +96,27 @@ class _Rebuilder(SelectionAttempt):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.views import diff, guards, numbering
+        from tagmill.views import numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         limits = self.limits(places)
         staged, runs, events = self.staged(places)
         standing = self.standing(places)
-        guards.must_have_buckets(
-            standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}"
-        )
+        self.must_have_buckets(standing)
         self.tell("numbering")
         numbers = standing.select(
             ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
         )
-        stands = materialize(numbering.starting_numbers(limits, runs, events, numbers), f"{self.url}/stands")
+        keep = partial(materialize, url=f"{self.url}/short")
+        stands = materialize(
+            numbering.starting_numbers(limits, runs, events, numbers, keep), f"{self.url}/stands"
+        )
         ends = numbering.cap_at_recorded(
             numbering.numberable_upto(runs, stands), limits, cut=bool(self.selection.tags)
         )
-        ends = materialize(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
+        ends = self.but_ahead(ends, places, f"{self.folder}/places", self.latest(row))
+        ends = materialize(ends, f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")
@@ -132,7 +135,10 @@ class _Rebuilder(SelectionAttempt):
             rows_in=changes.rows_in,
         )
         unknown = self.unknown(places, runs, standing, events, tags)
-        report = self.report(manifest, tags, changes.lines, left, unknown, dry_run=dry_run)
+        some_left = in_the_way is not None or self.files.largest(f"{self.folder}/ends", "reason") is not None
+        report = self.report(
+            manifest, tags, changes.lines, left, unknown, some_left=some_left, dry_run=dry_run
+        )
         return manifest, report, places
 
     def _compared(
@@ -144,27 +150,25 @@ class _Rebuilder(SelectionAttempt):
         from pyspark.sql import functions as F
 
         from tagmill.journal import frames
+        from tagmill.ledger.cleanups import CleanupLog
         from tagmill.ledger.view_tables import JournalViews
         from tagmill.runs.parquet_files import BY_SPARK
         from tagmill.views import diff
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
-        views = JournalViews(
-            self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
-        )
-        had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
-        ledger = self.settings.cassandra.ledger_keyspace
-        cleaned_of = frames.cleaned(self.spark, ledger, self.journal.keyspace, had)
+        of_ledger = self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
         if (
             not self.selection.tags
-            and standing.isEmpty()
-            and all(starts.isEmpty() for starts in cleaned_of.values())
+            and not self._count("standing")
+            and not CleanupLog(*of_ledger, self.pipeline.view).any_of(sums.rows)
         ):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
             # is needed.
             added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
             return _Changes(added, "rows", None, *all_added(sums))
+        had = [self.pipeline.view, *JournalViews(*of_ledger).earlier(self.pipeline.view)]
+        cleaned_of = frames.cleaned(self.spark, *of_ledger[1:], had)
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
         compared = materialize(
@@ -175,10 +179,8 @@ class _Rebuilder(SelectionAttempt):
             .where("sequence_nr > from_nr and sequence_nr <= upto")
             .select(ID, "sequence_nr")
         )
-        lines, in_the_way = self._possible(
-            materialize(diff.judged(compared, known), f"{self.url}/lines"), latest
-        )
-        changes = _Changes(lines, "changes", in_the_way, *counts(lines))
+        changes = self._possible(self._judged(compared, known), latest)
+        lines = changes.lines
         if changes.written:
             of_lines = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value))
             written = rows.join(of_lines.select(*VIEW_KEY), list(VIEW_KEY), "left_semi")
@@ -189,24 +191,32 @@ class _Rebuilder(SelectionAttempt):
             of_lines.select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
         return changes
 
-    def _possible(self, lines: DataFrame, latest: int) -> tuple[DataFrame, DataFrame | None]:
+    def _judged(self, compared: DataFrame, known: DataFrame) -> _Changes:
+        """Return the lines as differences.judged leaves them, with their counts."""
+        from tagmill.views import diff
+
+        tags, late_from = counts(compared)
+        if not any(line.removed for line in tags):
+            return _Changes(compared, "changes", None, tags, late_from)
+        lines = materialize(diff.judged(compared, known), f"{self.url}/lines")
+        return _Changes(lines, "changes", None, *counts(lines))
+
+    def _possible(self, judged: _Changes, latest: int) -> _Changes:
         """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken
         and written_ahead.
-
-        Returns the lines of the others, and persistence_id, upto, reason of those split off, or None.
         """
-        from pyspark.sql import functions as F
-
         from tagmill.views import diff
-        from tagmill.views.model import Difference
 
-        if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
-            return lines, None
+        newest = self.files.largest(f"{self.folder}/compared", "written")
+        if (newest or 0) <= latest and not any(line.unknown for line in judged.tags):
+            return judged
+        lines = judged.lines
         taken, ahead = diff.number_taken(lines), diff.written_ahead(lines, latest)
         in_the_way = materialize(
             taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way"
         )
-        return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
+        lines = lines.join(in_the_way.select(ID), ID, "left_anti")
+        return _Changes(lines, "changes", in_the_way, *counts(lines))
 
     def _rows(self) -> DataFrame:
         """Return the rows of tag_views that were numbered from the journal."""

@@ -132,6 +132,14 @@ class Attempt:
         reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
         return numbering.records(reached, ends, stands), sums
 
+    def but_ahead(self, ends: DataFrame, places: DataFrame, folder: str, latest: int) -> DataFrame:
+        """Return what diff.but_ahead does; `places` are the rows that were written to `folder`."""
+        from tagmill.views import diff
+
+        if (self.files.largest(folder, "written") or 0) <= latest:
+            return ends
+        return diff.but_ahead(ends, places, latest)
+
     def of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
         """Return the rows that counting wrote to a folder; none if no event was staged."""
         from pyspark.sql.pandas.types import from_arrow_schema

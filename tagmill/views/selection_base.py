@@ -129,7 +129,9 @@ class SelectionAttempt(Attempt):
         reader = self.reader(self.folder, from_datetime(self.builds.cassandra.now()))
         numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
         begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
-        reader.stage_again(begin, by_key=self.selection.persistence_ids is not None)
+        some_deleted = bool(self.files.largest(f"{self.folder}/places", "deleted_to"))
+        by_key = self.selection.persistence_ids is not None
+        reader.stage_again(begin, by_key=by_key, some_deleted=some_deleted)
         files, runs = reader.files, self.runs(self.folder, reader.files)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"
         urls = [self.files.url(file) for file in files]
@@ -156,6 +158,14 @@ class SelectionAttempt(Attempt):
         if self.selection.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return materialize(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
+
+    def must_have_buckets(self, standing: DataFrame) -> None:
+        """Raise DataQualityStop if the view's rows are in buckets of another size (guards.must_have_buckets)."""
+        from tagmill.views import guards
+
+        if self.files.has_rows(f"{self.folder}/standing"):
+            view = f"{self.journal.keyspace}.{self.journal.view_table}"
+            guards.must_have_buckets(standing, self.pipeline, view)
 
     def latest(self, row: BuildRow) -> int:
         """Return the write time (microseconds) up to which a commit made now would replace existing cells."""
@@ -275,19 +285,21 @@ class SelectionAttempt(Attempt):
         left: DataFrame,
         unknown: Unknown,
         *,
+        some_left: bool,
         dry_run: bool,
     ) -> ViewReport:
         """Return the report of what changes; raises ConfigurationError when the journal knows nothing of what
         was chosen.
 
-        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason.
+        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason, empty unless
+        `some_left`.
         """
         from pyspark.sql import functions as F
 
         from tagmill.journal.flaws import Reason
         from tagmill.views.model import Difference
 
-        left_first = left.orderBy(ID).limit(EXAMPLES).collect()
+        left_first = left.orderBy(ID).limit(EXAMPLES).collect() if some_left else []
         waiting = len(left_first) if len(left_first) < EXAMPLES else left.count()
         self._must_know_some(unknown, unknown.ids == manifest.persistence_ids)
         changing = F.col("what").isin(

@@ -9,12 +9,15 @@ Every row is written with the build's own timestamp, so a builder that was froze
 build can't overwrite newer rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from cassandra.query import UNSET_VALUE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,18 +28,17 @@ from tagmill.domain import identifiers
 from tagmill.runs import checkpoints
 from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.bulk_load import load_merged
+from tagmill.spark.bulk_load import are_few, load_merged
 from tagmill.spark.cassandra_append import append
 from tagmill.views.model import VIEW_KEY, Manifest
 from tagmill.views.run_numbering import SLOTS
 
 ID = "persistence_id"
-DELETED_AT_ONCE = 10_000
+ROWS_AT_ONCE = 10_000
 
 
 def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
     """Write everything that the manifest's files hold, deletions first."""
-    url = files.url(manifest.folder)
     if manifest.removed:
         tell(f"deleting {manifest.removed} rows of {manifest.view_table}")
         _delete(cassandra, files, manifest, "removed", manifest.view_table, VIEW_KEY)
@@ -53,8 +55,14 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         of_view = files.parquet(f"{manifest.folder}/{manifest.rows_in}")
         load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order, own=cassandra)
     checkpoints.reached("build.after_views")
-    records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
+    few = are_few(files, files.parquet(f"{manifest.folder}/records"))
+    (_write_few_records if few else partial(_write_records, spark))(cassandra, files, manifest)
+
+
+def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:
+    """Write the plugin's progress and, if builds record it, Tagmill's own, with Spark."""
+    records = spark.read.parquet(files.url(f"{manifest.folder}/records"))
     progress = records.select(ID, "new", F.explode("progress").alias("line")).where(
         F.array_contains("new", F.col("line.tag"))
     )
@@ -80,6 +88,56 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         )
 
 
+def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:
+    """Write what _write_records does, by this process's own connection."""
+    parts = files.record_batches(f"{manifest.folder}/records", ROWS_AT_ONCE)
+    records = [record for part in parts for record in part.to_pylist()]
+    _insert(
+        cassandra,
+        manifest,
+        f"{identifiers.cql(manifest.journal)}.tag_write_progress",
+        (ID, "tag", "offset", "sequence_nr", "tag_pid_sequence_nr"),
+        (
+            (record[ID], line["tag"], UUID(line["offset"]), line["sequence_nr"], line["number"])
+            for record in records
+            for line in record["progress"]
+            if line["tag"] in record["new"]
+        ),
+    )
+    checkpoints.reached("build.after_progress")
+    if manifest.recorded:
+        fields, place = ("number", "sequence_nr", "offset"), (ID, "sequence_nr", "partition_nr", "scanned")
+        _insert(
+            cassandra,
+            manifest,
+            f"{identifiers.cql(cassandra.settings.ledger_keyspace)}.view_progress",
+            ("journal", "build", *place, *(f"{name}s" for name in fields)),
+            (
+                (
+                    manifest.journal,
+                    manifest.build,
+                    *(record[name] for name in place),
+                    *({line["tag"]: line[name] for line in record["progress"]} for name in fields),
+                )
+                for record in records
+            ),
+        )
+
+
+def _insert(
+    cassandra: Cassandra,
+    manifest: Manifest,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[Any, ...]],
+) -> None:
+    """Write rows at the build's write time; null leaves a column as it is."""
+    cassandra.write_many(
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) USING TIMESTAMP ?",
+        ((*(UNSET_VALUE if value is None else value for value in row), manifest.written_at) for row in rows),
+    )
+
+
 def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
     """Return the indices that sort the view's rows by tag, timebucket and time, as their table does."""
     tags = rows["tag_name"].combine_chunks().dictionary_encode().indices.to_numpy()
@@ -92,7 +150,7 @@ def _delete(
 ) -> None:
     where = " AND ".join(f"{name} = ?" for name in key)
     statement = f"DELETE FROM {identifiers.cql(manifest.journal)}.{table} USING TIMESTAMP ? WHERE {where}"
-    for part in files.record_batches(f"{manifest.folder}/{folder}", DELETED_AT_ONCE, list(key)):
+    for part in files.record_batches(f"{manifest.folder}/{folder}", ROWS_AT_ONCE, list(key)):
         rows = part.to_pylist()
         cassandra.write_many(
             statement,
