@@ -146,6 +146,7 @@ class _Audit:
         from tagmill.audit import pages, report
         from tagmill.delivery.pipeline_facts import contents
         from tagmill.quality.expectations import preload
+        from tagmill.spark.bulk_load import FEW_ROWS
 
         preload()
         self.deliveries = self._deliveries()
@@ -159,12 +160,21 @@ class _Audit:
         judged = self._judged(scope, row)
         checkpoints.reached("audit.judged")
         self.tell("writing the report")
-        made = report.made(judged, row, scope, self.pipeline, self.folder, self.ledger.cassandra.now())
+        now = self.ledger.cassandra.now()
+        made = report.made(judged, row, scope, self.pipeline, self.files, self.folder, now)
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
         made = made.model_copy(update={"docs": docs, "closed_run": self._closed_run(), "contents": at_first})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
         written = self.ledger.delivered.write_times.of(self.name, row.audit)
-        report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view, written)
+        report.write_buckets(
+            judged,
+            row,
+            scope,
+            self.ledger.cassandra,
+            self.pipeline.view,
+            written,
+            few=self.files.count_rows(f"{self.folder}/view") <= FEW_ROWS,
+        )
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
         self._sweep(keep={row.audit})
@@ -262,7 +272,7 @@ class _Audit:
         )
         found = [row_comparison.misplaced(view, scope), row_comparison.unreadable(events, view, scope)]
         differing = lines.where("differs")
-        if differing.take(1):
+        if self.files.largest(f"{self.folder}/lines", "differs"):
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
             quiet = self._deliveries() == self.deliveries

@@ -12,10 +12,13 @@ from pyspark.sql import functions as F
 
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import View
 from tagmill.journal.view_warnings import early, large_partitions
 from tagmill.ledger.audits import AuditRow
+from tagmill.runs.storage import RunFiles
 from tagmill.spark.connector import CASSANDRA
 from tagmill.spark.materialize import materialize
 
@@ -43,10 +46,18 @@ class Judged:
 
 
 def made(
-    judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str, now: datetime
+    judged: Judged,
+    row: AuditRow,
+    scope: Scope,
+    pipeline: PipelineSettings,
+    files: RunFiles,
+    folder: str,
+    now: datetime,
 ) -> AuditReport:
-    """Return the report, and write all its lines next to it, to `buckets`."""
-    counts = judged.findings.groupBy("tag", "kind").count().collect()
+    """Return the report, and write all its lines next to it, to `buckets`. `folder` has the staged frames."""
+    has_findings = files.has_rows(f"{folder}/findings")
+    some_gone = (files.largest(f"{folder}/deleted", "deleted_to") or 0) >= GONE
+    counts = judged.findings.groupBy("tag", "kind").count().collect() if has_findings else []
     lines = materialize(_lines(judged), f"{judged.url}/buckets")
     of_tags = {
         line["tag"]: line
@@ -71,8 +82,8 @@ def made(
         tags=tags,
         buckets=[BucketLine(**line.asDict()) for line in (differing.collect() if counts else ())],
         findings=total,
-        named=list(_named(judged.findings, pipeline.quality.named_rows)),
-        warnings=list(_warnings(judged, pipeline)),
+        named=list(_named(judged.findings, pipeline.quality.named_rows)) if has_findings else [],
+        warnings=list(_warnings(judged, pipeline, some_gone=some_gone)),
         folder=folder,
     )
 
@@ -121,7 +132,7 @@ def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
 # -- warnings
 
 
-def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
+def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) -> Iterator[str]:
     partitions = judged.view.groupBy("tag", "timebucket").agg(
         F.count("*").alias("rows"), F.sum("size").alias("bytes")
     )
@@ -147,7 +158,8 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
             "since, or taken from them): it has no word on them, and rebuilds and repairs keep them"
         )
     gone = judged.deleted.where(F.col("deleted_to") == GONE)
-    line = gone.agg(F.count("*").alias("ids"), F.min("persistence_id").alias("id")).first()
+    ids = gone.agg(F.count("*").alias("ids"), F.min("persistence_id").alias("id"))
+    line = ids.first() if some_gone else None
     if line and line["ids"]:
         yield (
             f"the journal knows nothing of {line['ids']} persistence ids that the view has (for example "
@@ -162,12 +174,20 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
 
 
 def write_buckets(
-    judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View, written: int
+    judged: Judged,
+    row: AuditRow,
+    scope: Scope,
+    cassandra: Cassandra,
+    view: View,
+    written: int,
+    *,
+    few: bool,
 ) -> None:
-    """Write to the ledger whether each partition of the view agrees.
+    """Write to the ledger whether each partition of the view agrees; if they are `few`, by this process.
 
     A later audit's result wins, however late this one is written.
     """
+    ledger_keyspace = cassandra.settings.ledger_keyspace
     proven = ~F.col("broken") & scope.judged() & scope.is_due()
     partitions = judged.view.groupBy("tag", "timebucket").agg(
         F.count("*").alias("rows"), F.bool_and(proven).alias("proven")
@@ -188,6 +208,27 @@ def write_buckets(
         "rows",
         _agrees().alias("agrees"),
     )
+    if few:
+        key = view.key(row.pipeline)
+        cassandra.write_many(
+            f"INSERT INTO {identifiers.cql(ledger_keyspace)}.audited_buckets"
+            " (pipeline, tag, timebucket, audit, audited_at, rows, agrees) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            " USING TIMESTAMP ?",
+            (
+                (
+                    key,
+                    line.tag,
+                    line.timebucket,
+                    row.audit,
+                    judged.audited_at,
+                    line["rows"],
+                    line.agrees,
+                    written,
+                )
+                for line in words.select("tag", "timebucket", "rows", "agrees").collect()
+            ),
+        )
+        return
     options = {
         "keyspace": ledger_keyspace,
         "table": "audited_buckets",
