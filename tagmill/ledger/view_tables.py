@@ -108,7 +108,8 @@ class JournalViews:
         raise ConfigurationError(
             f"pipelines.{pipeline}: journal {self.journal} has its tag views in {standing.view}, the "
             f"configuration says {view}. "
-            f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"'
+            f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"',
+            pipeline=pipeline,
         )
 
     def earlier(self, view: View) -> list[View]:

@@ -26,7 +26,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -61,7 +61,7 @@ class Interventions(OperatorAction):
         with self.at_work() as ledger:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. "
                     "Nothing was changed; "
                     f"finish it: tagmill run deliver --pipeline {self.name}",
@@ -312,7 +312,7 @@ class Interventions(OperatorAction):
 
     def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                 "changed; first: "
                 f"tagmill run deliver --pipeline {self.name}",

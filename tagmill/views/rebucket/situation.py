@@ -46,7 +46,8 @@ def look(
         raise GuardRefused(
             f"journal {views.journal}: a rebucket into {filling} is under way. Nothing was done; go on "
             f"with it (--to {size}), or "
-            f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon"
+            f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon",
+            pipeline=name,
         )
     tables.check_source(now.table)
     if not filling:
@@ -64,7 +65,8 @@ def require_configured_view(settings: Settings, views: JournalViews, now: View) 
             raise ConfigurationError(
                 f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, "
                 f"and in {other} for this one. "
-                "Nothing was done; correct the configuration first"
+                "Nothing was done; correct the configuration first",
+                pipeline=name,
             )
 
 
