@@ -87,6 +87,10 @@ class ViewNotBuilt(ConfigurationError):
     """Tagmill keeps the view of this journal and never built it: first `tagmill views build`."""
 
 
+class ViewDiffers(ConfigurationError):
+    """The configuration names another view of the journal than the one in force: another table or bucket size."""
+
+
 class PersistenceIdsUnknown(ConfigurationError):
     """None of the named persistence ids is in the journal: there was nothing to do."""
 
@@ -103,6 +107,10 @@ class WorkUnfinished(GuardRefused):
 
 class LedgerOutdated(GuardRefused):
     """The ledger is older than ClickHouse, as after a restore: first `tagmill ledger restore`."""
+
+
+class ForeignWriteTime(GuardRefused):
+    """Another program has written a row of the ledger: first `tagmill ledger restore`."""
 
 
 class JournalRecreated(GuardRefused):

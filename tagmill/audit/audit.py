@@ -107,7 +107,11 @@ def message(report: AuditReport) -> str:
 def raise_unless_it_agrees(report: AuditReport) -> None:
     """Raise AuditDiffers if there is a finding."""
     if not report.agrees:
-        raise AuditDiffers(f"{message(report)}. Nothing was changed. See {report.docs}", report.docs)
+        raise AuditDiffers(
+            f"{message(report)}. Nothing was changed. See {report.docs}",
+            report.docs,
+            pipeline=report.pipeline,
+        )
 
 
 class _Audit:

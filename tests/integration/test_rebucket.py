@@ -16,7 +16,13 @@ from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.domain.time_buckets import BucketSize, first_ticks
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
+from tagmill.errors import (
+    ApplicationAtWork,
+    ConfigurationError,
+    DataQualityStop,
+    GuardRefused,
+    WorkUnfinished,
+)
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
@@ -37,6 +43,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import Journal, event, events
 from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
 
@@ -147,7 +154,7 @@ def test_rebucket_there_and_back_with_own_views(stack, keyspace, settings, spark
     deliver(minute, only(minute), spark)
     day = switched(minute, spark, "Day")
     load_messages(stack.session, "minute-buckets", journal, 20, 60)
-    with pytest.raises(ConfigurationError, match="has its tag views in tag_views_day"):
+    with raises(ConfigurationError, pipeline=only(minute)):
         built(minute, spark)
     built(day, spark)
     same_rows(stack, journal, "tag_views_day", in_buckets(recorded("minute-buckets", "tag_views"), "Day"))
@@ -334,10 +341,10 @@ def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, sp
                 (row["persistence_id"], row["tag"]),
             )
 
-    with pytest.raises(
-        GuardRefused,
-        match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was "
-        "switched",
+    with raises(
+        ApplicationAtWork,
+        match=f"{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was switched",
+        pipeline=only(hour),
     ):
         rebucketed(hour, spark, "Day", offline=True, tell=writes)
     assert deliver(hour, only(hour), spark)  # the old view is in force, and deliveries continue
@@ -363,13 +370,13 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
         return code, err.strip()
 
     planned = steps.plan(hour, name, owner=OWNER)
-    with pytest.raises(
-        GuardRefused,
-        match=f"run 1 of pipeline {name} is not finished .PLANNED.*finish it first: tagmill run deliver",
-    ):
+    with raises(WorkUnfinished, pipeline=name, run=1):
         rebucketed(hour, spark, "Minute", offline=True)
-    with pytest.raises(
-        GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"
+    with raises(
+        GuardRefused,
+        match=r"tag_views \(Hour\), the pipeline now reads others",
+        pipeline=name,
+        run=planned["run"],
     ):
         other = configured(hour, "others", "Minute")
         steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)

@@ -12,7 +12,13 @@ from functools import cache
 import pytest
 
 from local.fixtures import Case
-from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
+from tagmill.errors import (
+    ApplicationAtWork,
+    ConfigurationError,
+    DataQualityStop,
+    GuardRefused,
+    PersistenceIdsUnknown,
+)
 from tagmill.ledger import schema
 from tagmill.runs import checkpoints
 from tagmill.spark import bulk_load
@@ -23,6 +29,7 @@ from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.errors import raises
 from tests.support.events import events, offset, this_hour
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
@@ -167,9 +174,7 @@ def test_rebuild_named_ids_and_tags_only(stack, keyspace, settings, spark):
     assert report.unknown_tags == ["tag-9"] and "'nobody'" in report.message and "'tag-9'" in report.message
     wanted = [row for row in before if (row["persistence_id"], row["tag_name"]) == ("o-000003", "tag-1")]
     assert rows(stack, journal, "tag_views") == wanted
-    with pytest.raises(
-        ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"
-    ):
+    with raises(PersistenceIdsUnknown, match="'nobody'. Nothing was written", pipeline=only(configured)):
         done(rebuild, configured, spark, Selection(("nobody",)))
     with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
         done(rebuild, configured, spark, Selection(None, ("tag-9",)))
@@ -218,8 +223,8 @@ def test_rebuild_application_numbering_meanwhile_writes_nothing(stack, keyspace,
                 "'o-000003' AND tag = 'tag-0'"
             )
 
-    with pytest.raises(
-        GuardRefused, match="'o-000003' moved meanwhile: the application is not offline. Nothing was written"
+    with raises(
+        ApplicationAtWork, match="'o-000003' moved meanwhile.*Nothing was written", pipeline=only(configured)
     ):
         done(rebuild, configured, spark, tell=moves)
     assert rows(stack, journal, "tag_views") == before
@@ -426,7 +431,7 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
     written.messages(events("higher", range(31, 36), BEGIN, partition_nr=700))
     written.deleted_to("higher", 2)
     configured = settings(written.keyspace, tags=["t"], **HOUR)
-    with pytest.raises(ConfigurationError, match="knows none of the persistence ids"):
+    with raises(PersistenceIdsUnknown, pipeline=only(configured)):
         done(rebuild, configured, spark, Selection(("nobody",)))
     report = done(rebuild, configured, spark, Selection(("high", "higher", "nobody")))
     assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])

@@ -12,10 +12,11 @@ from tagmill.delivery.topics.expire_ids import expire
 from tagmill.delivery.topics.interventions import TopicInterventions
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable
+from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable, WorkUnfinished
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tests.support.delivery import tagmill
+from tests.support.errors import raises
 from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
@@ -117,7 +118,7 @@ def test_rekey_during_open_run_is_refused(shop):
     one.send(1)
     one.sealed()
     one.configure(unique_id=["product_id"])
-    with pytest.raises(GuardRefused, match="put the rule back"):
+    with raises(WorkUnfinished, match="put the rule back", pipeline=one.name, run=1):
         rekeyed(one)
 
 
@@ -133,10 +134,7 @@ def test_rekey_finishing_waits_for_newer_run(shop):
     one.send(2, colour="red")
     planned = one.sealed()
     free(one)
-    with pytest.raises(
-        GuardRefused,
-        match=r"run 3 of pipeline .* is not finished \(SEALED\).*changed; finish it: tagmill run deliver",
-    ):
+    with raises(WorkUnfinished, pipeline=one.name, run=planned["run"]):
         rekeyed(one)
     free(one)
     again = steps.plan(one.settings, one.name, owner=OWNER)

@@ -6,7 +6,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, ViewDiffers
 from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.views.rebucket.tables import ViewTables, default_name
 
@@ -62,7 +62,7 @@ def require_configured_view(settings: Settings, views: JournalViews, now: View) 
     for name in settings.on_journal(views.journal):
         views.check(name, settings.pipeline(name).view)
         if (other := settings.pipeline(name).view) != now:
-            raise ConfigurationError(
+            raise ViewDiffers(
                 f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, "
                 f"and in {other} for this one. "
                 "Nothing was done; correct the configuration first",
