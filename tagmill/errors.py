@@ -83,6 +83,10 @@ class DatacenterUnknown(ConfigurationError):
     """Cassandra has no datacenter of the configured name."""
 
 
+class LedgerNewer(ConfigurationError):
+    """A newer Tagmill has changed the ledger: install that version, or a later one."""
+
+
 class ViewNotBuilt(ConfigurationError):
     """Tagmill keeps the view of this journal and never built it: first `tagmill views build`."""
 

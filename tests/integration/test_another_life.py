@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.delivery.tag_views import steps
-from tagmill.errors import GuardRefused, JournalRecreated
+from tagmill.errors import JournalRecreated
 from tagmill.views.delete import truncate
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
@@ -181,7 +181,9 @@ def test_build_into_created_again_journal_stops(journal, settings, spark, stack)
     third = of_now("a", (1, 2), writer_uuid=SECOND_LIFE)
     made.messages(third)
     other = settings(made.keyspace, **day)
-    with pytest.raises(GuardRefused, match="tag_scanning again as well.*--adopt.*accept-journal"):
+    with raises(
+        JournalRecreated, match="tag_scanning again as well.*--adopt.*accept-journal", pipeline=only(other)
+    ):
         built(other, spark)
     assert built(other, spark, adopt=True)["rows"] == 2 and numbers() == [1, 2]
     assert built(other, spark)["rows"] == 0

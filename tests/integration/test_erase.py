@@ -464,10 +464,7 @@ def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
     client.command(f"ALTER TABLE {case.name} UPDATE ser_manifest = 'Forged' WHERE persistence_id = 'key-1-1'")
     client.close()
     (batch,) = [batch for manifest in manifests(case.settings, case.name) for batch in manifest.batches]
-    with pytest.raises(
-        BatchDiffers,
-        match=f"erasure 2 is done.*of 1 batches, the first {batch.batch_id}: they were changed before",
-    ):
+    with raises(BatchDiffers, match="erasure 2 is done", pipeline=case.name, batch=batch.batch_id):
         erased(case.settings, ["key-11"])
     assert case.left("key-11") == [] and case.command("erase", "--yes")[0] == 2
     assert case.command("batches", "resend", batch.batch_id, "--run", "1", "--why", "a test", "--yes")[0] == 0

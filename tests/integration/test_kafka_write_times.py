@@ -92,9 +92,10 @@ def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
         (ahead(HOUR), topic.name),
     )
     topic.append("a", [(3, 3)])
-    with pytest.raises(
+    with raises(
         GuardRefused,
         match=r"topic .*, partition 0 in .*pointer2 is not what was written.*--write-after MOMENT",
+        pipeline=journal.name,
     ):
         run()
     with raises(GuardRefused, pipeline=journal.name):
@@ -189,9 +190,8 @@ def test_replicate_rows_outranked_by_unseen_writes_stop(replicated, stack, table
         )
         topic.purge("a")
     topic.append("a", [(1, "new")])
-    said = rf"id 'a' in {journal.name}.{table} is not what was written"
     for _ in range(2):
-        with pytest.raises(GuardRefused, match=said):
+        with raises(GuardRefused, pipeline=journal.name):
             run()
     assert journal.pointers() == {(topic.name, 0): 2}
     run(write_after=datetime.now(UTC) + timedelta(hours=2))

@@ -335,7 +335,7 @@ def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
 
 def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, stack, journal):
     read = read_journal(keyspace("gap-middle", ("tag_views",)), case="gap-middle")
-    with pytest.raises(ConfigurationError, match="pipeline 'nope' is not in the configuration"):
+    with raises(ConfigurationError, pipeline="nope"):
         ReadJournal(spark, read.settings, "nope")
     nowhere = settings("nowhere", case="gap-middle")
     with pytest.raises(ConfigurationError, match="keyspace nowhere does not exist"):

@@ -120,7 +120,12 @@ def test_close_with_foreign_deletion_stays_sealed(world):
         f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'",
         [world.name],
     )
-    with pytest.raises(ForeignWriteTime, match="progress of 'a', tag 't'.*stays SEALED.*ledger restore"):
+    with raises(
+        ForeignWriteTime,
+        match="progress of 'a', tag 't'.*stays SEALED.*ledger restore",
+        pipeline=world.name,
+        run=run,
+    ):
         steps.close(world.settings, world.name, run, fence, owner=OWNER)
     assert state(world.settings, world.name, run) == "SEALED"
     world.restore("--yes")

@@ -256,7 +256,7 @@ def test_older_ledger_of_builds_numbers_nothing_twice(stack, journal, settings, 
             restoring.restore(stack.session, ledger, copied, own_times=how != "inserts")
         write("a", "b")
         if how == "lost":
-            with pytest.raises(GuardRefused, match="4 persistence ids.*Nothing was written.*--adopt"):
+            with raises(GuardRefused, pipeline=name):
                 built(configured, spark)
             assert written.rows() == before
         else:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.errors import ConfigurationError
+from tagmill.errors import LedgerNewer
 from tagmill.ledger import schema
 from tagmill.ledger.schema_steps import SchemaSteps, known_steps
 from tagmill.views.migrate import migrate
@@ -15,6 +15,7 @@ from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
 from tests.support.delivery import OWNER, tagmill
+from tests.support.errors import raises
 
 NEWEST = known_steps()[-1].number
 # Commands that write, by what they need; those on topics and Kafka Journals end before they ask Kafka.
@@ -110,7 +111,7 @@ def test_newer_ledger_is_refused_by_writers(configured, settings, stack):
         rebuild_ids,
     )
     for operation in operations:
-        with pytest.raises(ConfigurationError, match=refused):
+        with raises(LedgerNewer, pipeline=views):
             operation(configured, views, spark=None, dry_run=False)
     for table in ("leases", "pipelines", "runs", "audits", "erasures", "attempts"):
         assert not list(stack.session.execute(f"SELECT * FROM {keyspace}.{table}")), table

@@ -107,7 +107,7 @@ def test_rekey_payload_without_id_is_refused(shop):
     one.deliver()
     before = one.ids()
     one.configure(unique_id=["product_id", "colour"])
-    with pytest.raises(GuardRefused, match="field colour, of the key, is missing"):
+    with raises(GuardRefused, match="field colour, of the key, is missing", pipeline=one.name):
         rekeyed(one)
     assert one.ids() == before
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1

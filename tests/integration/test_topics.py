@@ -16,7 +16,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError, GuardRefused, RecordsLost, TagmillError, TopicRecreated
+from tagmill.errors import ConfigurationError, RecordsLost, TagmillError, TopicRecreated
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import tagmill
@@ -347,8 +347,10 @@ def test_deliver_moved_required_columns_is_refused(shop):
     one.deliver()
     for columns in ([size, price], [price]):
         one.configure(columns=columns)
-        with pytest.raises(
-            ConfigurationError, match="run 1 has delivered the columns .*, price, size, none of them nullable"
+        with raises(
+            ConfigurationError,
+            match="run 1 has delivered the columns .*, price, size, none of them nullable",
+            pipeline=one.name,
         ):
             one.deliver()
         code, _, err = tagmill(one.file, "check", "--pipeline", one.name)
@@ -451,7 +453,7 @@ def test_seal_lost_records_names_way_out(shop, small_run_rows):
     lose(one.kafka.port, one.name, 0, 3)
     said = "partition 0: 2 records .of offsets 1 to 4; there are 3 to 4.. Nothing"
     for _ in range(2):
-        with pytest.raises(GuardRefused, match=said) as refused:
+        with raises(RecordsLost, match=said, pipeline=one.name, run=planned["run"]) as refused:
             steps.seal(
                 one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: one.spark
             )
@@ -682,7 +684,7 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     client.command(f"ALTER TABLE {one.name} ADD PROJECTION batch_totals {before}")
     client.close()
     free_lease(one.stack.session, one.name)
-    with pytest.raises(ConfigurationError, match="349"):
+    with raises(ConfigurationError, pipeline=one.name, run=planned["run"]):
         one.finish(planned)
     one.applied()
     free_lease(one.stack.session, one.name)
@@ -746,5 +748,5 @@ def test_deliver_other_id_rule_needs_rekey(shop):
     one.send(1)
     one.deliver()
     one.configure(unique_id=["product_id"])
-    with pytest.raises(ConfigurationError, match="tagmill dedup rekey"):
+    with raises(ConfigurationError, match="tagmill dedup rekey", pipeline=one.name):
         one.deliver()

@@ -9,11 +9,12 @@ import pytest
 
 from local.fixtures import WITHOUT_VIEWS
 from spark_jobs import operation as job
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, ViewDiffers
 from tagmill.ledger import schema
 from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill
+from tests.support.errors import raises
 from tests.support.events import event, events, offset_at, this_hour
 
 BEGIN = this_hour() - timedelta(hours=3)
@@ -318,8 +319,8 @@ def test_another_bucket_size_is_refused(journal, settings, spark):
     written = journal()
     written.messages(events("p", (1,), BEGIN))
     built(settings(written.keyspace, **HOUR), spark)
-    with pytest.raises(
-        ConfigurationError, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"
+    with raises(
+        ViewDiffers, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"
     ):
         built(settings(written.keyspace, **{**HOUR, "bucket_size": "Day"}), spark)
 

@@ -100,7 +100,7 @@ def erase(
         while group := list(dict.fromkeys(islice(remaining, AT_ONCE))):
             work.group(group, total, who, why, delete=delete)
     if total.differing:
-        raise BatchDiffers(differs(pipeline, total))
+        raise BatchDiffers(differs(pipeline, total), batch=total.differing[0])
     if total.is_nothing and (delete or total.persistence_ids):
         raise PersistenceIdsUnknown(nobody(pipeline, work.journal, total))
     total.warnings.extend(work.of_ids.warnings())
