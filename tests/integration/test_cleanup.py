@@ -7,6 +7,7 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -219,12 +220,7 @@ def test_the_partitions_of_an_open_hold_stay(view):
         "u", "c", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), ""
     )
     with Ledger(view.settings.cassandra) as ledger:
-        before = ledger.cassandra.execute(
-            "SELECT * FROM tagmill_test.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-            view.name,
-            "u",
-            "c",
-        )[0]
+        (before,) = ledger.delivered.progress(view.name, [("u", "c")])
         move = (
             'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND '
             "tag = ? AND persistence_id = ?"
@@ -235,7 +231,7 @@ def test_the_partitions_of_an_open_hold_stay(view):
             done = view.dry()
         finally:
             ledger.delivered.end_holds(view.name, 91, [("u", "c")])
-            ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "c")
+            ledger.cassandra.execute(move, 91, UUID(before.offset), view.name, "u", "c")
     # The hold keeps the buckets from the one before the last delivered event to the one behind the first held
     # row.
     assert (

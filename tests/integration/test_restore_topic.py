@@ -27,12 +27,8 @@ def lose_ledger(one):
     moment.
     """
     session = one.stack.session
-    shards = {
-        (row.rule, row.shard)
-        for row in session.execute("SELECT pipeline, rule, shard FROM tagmill_test.deduplication")
-        if row.pipeline == one.name
-    }
-    for rule, shard in shards:
+    shards = {shard for shard, _ in one.ids().values()}
+    for rule, shard in ((rule, shard) for rule in one.rules() for shard in shards):
         where = "pipeline = %s AND rule = %s AND shard = %s"
         session.execute(f"DELETE FROM tagmill_test.deduplication WHERE {where}", (one.name, rule, shard))
     for run in range(1, 10):

@@ -16,6 +16,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tagmill.delivery.topics.destination_table import diff
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.runs import Ledger
 from tests.support.avro import ENUM, REFUSED
 from tests.support.delivery import tagmill
 from tests.support.errors import raises
@@ -236,12 +238,9 @@ def test_bad_avro_costs_no_good_record(shop, tmp_path):
     assert (run["rows"], run["unreadable"]) == (10_000, len(places))
     shown = ", ".join([*LOGICAL, *(f"toString({name})" for name in TYPED)])
     assert one.rows(shown) == [texts + typed for _, texts, typed in events]
-    letters = one.stack.session.execute(
-        "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND "
-        "partition = 0",
-        (one.name, one.name),
-    )
-    reasons = {row.offset: row.reason for row in letters}
+    with Ledger(one.settings.cassandra) as ledger:
+        letters = list(DeadLetters(ledger.cassandra, ledger.ledger_keyspace, one.name).listed())
+    reasons = {letter.record.offset: letter.reason for letter in letters}
     assert reasons.keys() == places.keys()
     assert {offset: reason for offset, reason in reasons.items() if places[offset] not in reason} == {}
     code, _, err = tagmill(one.file, "check", "-p", one.name)
