@@ -254,7 +254,7 @@ class Kafka:
         take a property.
         """
         try:
-            return kind({**self._conf(), **(conf or {})})
+            return kind({**self.client_options(), **(conf or {})})
         except KafkaException as error:
             said = error.args[0].str().strip()
             if error.args[0].code() == KafkaError._INVALID_ARG and (
@@ -265,7 +265,8 @@ class Kafka:
                 ) from None
             raise self._explained(error) from None
 
-    def _conf(self) -> dict[str, Any]:
+    def client_options(self) -> dict[str, Any]:
+        """Return the options that all clients share. They hold secrets: never log them."""
         chosen = self.settings
         conf: dict[str, Any] = {
             **chosen.properties,

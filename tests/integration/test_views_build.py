@@ -16,8 +16,8 @@ from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs.storage import RunFiles
 from tagmill.views import event_reader, writer
-from tagmill.views.build import _Builder
 from tagmill.views.model import Manifest
+from tagmill.views.sealed_build import Attempt
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
 from tests.support.errors import raises
@@ -168,7 +168,7 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
 
 def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, monkeypatch):
     """Write the files of the first build again after the second one, as a frozen builder would."""
-    monkeypatch.setattr(_Builder, "sweep", lambda self: None)
+    monkeypatch.setattr(Attempt, "sweep", lambda self: None)
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")

@@ -95,6 +95,19 @@ def test_reading_statements_are_recognized() -> None:
         assert not reads_ledger(text)
 
 
+def test_private_names_are_not_imported() -> None:
+    """What a test asserts has a public name; only the product's own modules import its private ones."""
+    imported = [
+        (path, alias.name)
+        for path, tree in parsed("tests")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("tagmill.", "local."))
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
+    assert imported == []
+
+
 def test_errors_carry_what_their_messages_name() -> None:
     """Where a message names a pipeline, a run or a batch, the error carries it for Airflow and scripts."""
     kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
