@@ -23,6 +23,7 @@ from tagmill.errors import (
     PersistenceIdsUnknown,
     StoreUnavailable,
     WorkUnfinished,
+    about,
     about_pipeline,
 )
 from tagmill.ledger.attempts import of_builds
@@ -89,7 +90,9 @@ def erase(
             clickhouse.check_destination(settings.pipeline(name).destination)
             what = f"nothing of pipeline {name} is erased, since views would keep it"
             table = settings.pipeline(name).destination
-            if views := require_no_views(clickhouse, table, what, despite_views=despite_views or not delete):
+            with about(pipeline=name):
+                views = require_no_views(clickhouse, table, what, despite_views=despite_views or not delete)
+            if views:
                 kept.append(f"what is erased of {table} stays in the materialized views {views}")
         work = _Erasing(settings, pipeline, names, ledger, clickhouse, owner, tell)
         total = Total()
