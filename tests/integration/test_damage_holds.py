@@ -27,6 +27,7 @@ from tests.support.delivery import (
     shown_first,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import SECOND, event, events, offset, offset_at, this_hour
 
 pytestmark = pytest.mark.usefixtures("both_seals")
@@ -221,7 +222,7 @@ class Story:
 
     def _refusal(self, what, *arguments):
         """Return the text with which an intervention is refused."""
-        with pytest.raises(GuardRefused) as refused:
+        with raises(GuardRefused, pipeline=self.name) as refused:
             getattr(Interventions(self.settings, self.name, OWNER, "tester", "a test"), what)(*arguments)
         return str(refused.value)
 
