@@ -67,7 +67,7 @@ def execute(database: str, statement: Statement) -> Answer:
             return Answer(
                 b"",
                 "",
-                connection.query(_reading(statement.sql, statement.spool), params=bind).rows_written(),
+                connection.query(reading_spool(statement.sql, statement.spool), params=bind).rows_written(),
             )
         sql = statement.sql.rstrip().rstrip(";")
         tail = TAIL_FORMAT.search(sql)
@@ -93,7 +93,7 @@ def _preparations(parameters: dict[str, str]) -> list[str]:
     return statements
 
 
-def _reading(sql: str, spool: Path) -> str:
+def reading_spool(sql: str, spool: Path) -> str:
     """Return the INSERT with the spool file as the source of its rows."""
     tail = TAIL_FORMAT.search(sql)
     if tail is None:

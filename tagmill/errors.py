@@ -67,10 +67,70 @@ class ConfigurationError(TerminalError):
     """A key of the configuration, or what it points to, is wrong."""
 
 
+class LoginRefused(ConfigurationError):
+    """A server refused the user name, the password, or the certificate that stands for them."""
+
+
+class ClientCertificateRefused(ConfigurationError):
+    """A server asks for a client certificate, or for another one than it was shown."""
+
+
+class PropertyRefused(ConfigurationError):
+    """librdkafka takes no such property, or no such value, from `kafka.properties`."""
+
+
+class DatacenterUnknown(ConfigurationError):
+    """Cassandra has no datacenter of the configured name."""
+
+
+class LedgerNewer(ConfigurationError):
+    """A newer Tagmill has changed the ledger: install that version, or a later one."""
+
+
+class ViewNotBuilt(ConfigurationError):
+    """Tagmill keeps the view of this journal and never built it: first `tagmill views build`."""
+
+
+class ViewDiffers(ConfigurationError):
+    """The configuration names another view of the journal than the one in force: another table or bucket size."""
+
+
+class PersistenceIdsUnknown(ConfigurationError):
+    """None of the named persistence ids is in the journal: there was nothing to do."""
+
+
 class GuardRefused(TerminalError):
     """A dangerous command was refused; the message names what would have to hold, or the flag that overrides
     it.
     """
+
+
+class WorkUnfinished(GuardRefused):
+    """Earlier work is open and comes first: a run (`run` is its number), a build, a cleanup or an erasure."""
+
+
+class LedgerOutdated(GuardRefused):
+    """The ledger is older than ClickHouse, as after a restore: first `tagmill ledger restore`."""
+
+
+class ForeignWriteTime(GuardRefused):
+    """Another program has written a row of the ledger: first `tagmill ledger restore`."""
+
+
+class JournalRecreated(GuardRefused):
+    """The journal's tables were created again and may hold another life: a person has to decide."""
+
+
+class TopicRecreated(GuardRefused):
+    """A Kafka topic was created again under its name: a person has to decide."""
+
+
+class RecordsLost(GuardRefused):
+    """Kafka deleted records before they were read: a person has to accept it."""
+
+
+class ApplicationAtWork(GuardRefused):
+    """The application numbered events during work that needs it stopped."""
 
 
 class ClockDiffers(TerminalError):

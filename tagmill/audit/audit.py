@@ -19,7 +19,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
-from tagmill.errors import AuditDiffers, ConfigurationError, about_pipeline
+from tagmill.errors import AuditDiffers, ViewNotBuilt, about_pipeline
 from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
@@ -107,7 +107,11 @@ def message(report: AuditReport) -> str:
 def raise_unless_it_agrees(report: AuditReport) -> None:
     """Raise AuditDiffers if there is a finding."""
     if not report.agrees:
-        raise AuditDiffers(f"{message(report)}. Nothing was changed. See {report.docs}", report.docs)
+        raise AuditDiffers(
+            f"{message(report)}. Nothing was changed. See {report.docs}",
+            report.docs,
+            pipeline=report.pipeline,
+        )
 
 
 class _Audit:
@@ -195,10 +199,11 @@ class _Audit:
         if builder := self.settings.builder(self.pipeline.keyspace):
             newest = builds.newest()
             if newest is None or newest.built_to is None:
-                raise ConfigurationError(
+                raise ViewNotBuilt(
                     f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never "
                     "built. Nothing was audited. "
-                    f"Build it: tagmill views build --pipeline {builder}"
+                    f"Build it: tagmill views build --pipeline {builder}",
+                    pipeline=self.name,
                 )
             until = min(until, newest.built_to)
         marks = self.ledger.delivered.watermarks(self.name)

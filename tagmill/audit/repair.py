@@ -280,7 +280,8 @@ class _Repair:
             raise GuardRefused(
                 f"pipeline {self.name}: audit {self.audit} is not the last one that came to its end. "
                 "Nothing was changed; "
-                f"audit again: tagmill audit --pipeline {self.name}"
+                f"audit again: tagmill audit --pipeline {self.name}",
+                pipeline=self.name,
             )
         return row
 
@@ -396,7 +397,8 @@ class _Repair:
                 f"{first.tag!r} is not what was written to "
                 "it: a row of the ledger with a later write time outranks it. Nothing more was noted; "
                 "look at it: "
-                f"tagmill check --pipeline {self.name}"
+                f"tagmill check --pipeline {self.name}",
+                pipeline=self.name,
             )
 
     def _lost(self, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Event]:

@@ -83,7 +83,7 @@ def write_rows(
             yield from encoders[columns].batches(piece)
             written += piece.num_rows
 
-    cassandra.session.client_protocol_handler = _Protocol
+    cassandra.session.client_protocol_handler = BatchProtocol
     cassandra.write_ready(batches(), IN_FLIGHT)
     return written
 
@@ -270,7 +270,7 @@ class _Batch(BatchStatement):  # type: ignore[misc]
         self._statements_and_parameters = body  # The driver passes this on to its message unchanged.
 
 
-class _Protocol(ProtocolHandler):  # type: ignore[misc]
+class BatchProtocol(ProtocolHandler):  # type: ignore[misc]
     """The driver's protocol handler (Session.client_protocol_handler), with an encoding of its own for ready
     batches.
     """

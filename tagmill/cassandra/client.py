@@ -73,7 +73,7 @@ from tagmill.config import tls
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+from tagmill.errors import ConfigurationError, DatacenterUnknown, LoginRefused, StoreUnavailable, TagmillError
 
 # Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
 PASSING = (
@@ -615,7 +615,7 @@ def _connect_error(
     answered.
     """
     if datacenters and settings.local_datacenter not in datacenters:
-        return ConfigurationError(
+        return DatacenterUnknown(
             f"{where} has no datacenter {settings.local_datacenter} (there: "
             f"{', '.join(sorted(datacenters))}). Nothing was done; correct cassandra.local_datacenter"
         )
@@ -628,7 +628,7 @@ def _connect_error(
                 return refused
     causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
-        return ConfigurationError(
+        return LoginRefused(
             f"{where} refused the user name or password; set them in the environment or the Airflow "
             "connection"
         )

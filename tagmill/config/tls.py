@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tagmill.config.base import TlsKeys
 from tagmill.config.client_certificate import client_certificate
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ClientCertificateRefused, ConfigurationError
 
 # Seconds to wait for a refusal: a server that asks for a client's certificate refuses only after the
 # handshake (TLS 1.3).
@@ -87,7 +87,8 @@ def refusal(
             f"{where}: {_untrusted(section, host, keys.tls_ca_file, error)}. Nothing was done"
         )
     except ssl.SSLError as error:
-        return ConfigurationError(f"{where}: {_disagreement(section, keys, error)}. Nothing was done")
+        kind = ClientCertificateRefused if CLIENT_CERTIFICATE.search(_reason(error)) else ConfigurationError
+        return kind(f"{where}: {_disagreement(section, keys, error)}. Nothing was done")
     except OSError:
         return None
     return None
@@ -108,8 +109,12 @@ def _untrusted(section: str, host: str, ca_file: Path | None, error: ssl.SSLCert
     )
 
 
+def _reason(error: ssl.SSLError) -> str:
+    return error.reason or str(error)
+
+
 def _disagreement(section: str, keys: TlsKeys, error: ssl.SSLError) -> str:
-    reason = error.reason or str(error)
+    reason = _reason(error)
     if CLIENT_CERTIFICATE.search(reason):
         if file := keys.tls_certificate_file:
             said = reason.partition("ALERT_")[2].replace("_", " ").lower() or reason

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import FenceRaised
+from tagmill.errors import FenceRaised, ForeignWriteTime
 from tagmill.ledger.runs import Ledger
-from tagmill.ledger.write_times import ForeignWriteTime
 
 
 @contextmanager

@@ -196,10 +196,10 @@ def send_again(
     """
     batch_id = batch.batch_id
     sealed = next(one for one in manifest.batches if one.number == batch.number)
+    what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     with about(pipeline=row.pipeline, run=row.run, batch=batch_id):
         action.files.open_sealed(sealed.file, sealed.sha256).close()
-    what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
-    views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
+        views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
     generation, said = batch.generation + 1, f"batch {batch_id} of run {row.run}, pipeline {row.pipeline},"
     if action.dry_run:
         rows = sum(total.rows for total in clickhouse.totals(to.table, batch_id))

@@ -29,7 +29,7 @@ from tagmill.doctor.rights import Wanted, ask, may_create_keyspaces, may_create_
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.domain.time_buckets import BucketSize
-from tagmill.errors import TagmillError
+from tagmill.errors import DatacenterUnknown, LoginRefused, TagmillError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.kafka_journal.tables import TABLES as KAFKA_JOURNAL_TABLES
 from tagmill.kafka_journal.tables import KafkaJournalTables
@@ -67,8 +67,8 @@ def connect(scope: Scope) -> Checked[Cassandra | None]:
     try:
         cassandra = Cassandra(configured)
     except TagmillError as error:
-        cure = LOGIN_CURE if "refused the user name" in str(error) else "correct [cassandra]"
-        if "has no datacenter" in str(error):
+        cure = LOGIN_CURE if isinstance(error, LoginRefused) else "correct [cassandra]"
+        if isinstance(error, DatacenterUnknown):
             cure = "correct cassandra.local_datacenter"
         yield from network.refused_login(way, error, cure)
         return None

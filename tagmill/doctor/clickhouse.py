@@ -13,7 +13,7 @@ from tagmill.doctor import network
 from tagmill.doctor.model import Checked, Finding, Scope, fine, not_checked, said_of, warning, wrong
 from tagmill.domain import identifiers
 from tagmill.domain.batches.layout import TAG_VIEWS
-from tagmill.errors import ConfigurationError, DestinationDiffers, TagmillError
+from tagmill.errors import ConfigurationError, DestinationDiffers, LoginRefused, TagmillError
 
 APPLY = "tagmill schema apply"
 LOGIN_CURE = "correct TAGMILL_CLICKHOUSE__USERNAME and TAGMILL_CLICKHOUSE__PASSWORD in the environment"
@@ -37,7 +37,7 @@ def connect(scope: Scope) -> Checked[ClickHouse | None]:
     try:
         clickhouse = ClickHouse(configured)
     except TagmillError as error:
-        cure = LOGIN_CURE if "refused the user name" in str(error) else "correct [clickhouse]"
+        cure = LOGIN_CURE if isinstance(error, LoginRefused) else "correct [clickhouse]"
         if "UNKNOWN_DATABASE" in str(error):
             cure = f"CREATE DATABASE {identifiers.sql(configured.database)}, or correct clickhouse.database"
         yield from network.refused_login(way, error, cure)

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 from tagmill.config.kafka import KafkaJournalSettings, KafkaSettings, TopicSettings
 from tagmill.doctor import network
 from tagmill.doctor.model import Checked, Findings, Scope, fine, not_checked, said_of, warning, wrong
-from tagmill.errors import TagmillError
+from tagmill.errors import PropertyRefused, TagmillError
 from tagmill.kafka.client import Kafka
 
 # Longest wait for an answer in seconds: a wrong login is answered by silence.
@@ -52,7 +52,7 @@ def _token_endpoint(configured: KafkaSettings) -> Findings:
 
 
 def _cure(configured: KafkaSettings, error: TagmillError) -> str:
-    if str(error).startswith("kafka.properties"):
+    if isinstance(error, PropertyRefused):
         return "correct kafka.properties"
     return OAUTH_CURE if configured.sasl_mechanism == "OAUTHBEARER" else LOGIN_CURE
 

@@ -86,7 +86,8 @@ class Scope:
         if pipeline is not None and pipeline not in names:
             raise ConfigurationError(
                 f"pipeline {pipeline!r} is not in the configuration (there: {', '.join(names) or 'none'})"
-                f"{did_you_mean(pipeline, names)}"
+                f"{did_you_mean(pipeline, names)}",
+                pipeline=pipeline,
             )
         views, topics, journals, events = (
             {name: configured for name, configured in kind.items() if pipeline in (None, name)}

@@ -15,7 +15,7 @@ from tagmill.config.client_certificate import client_certificate
 from tagmill.config.kafka import KafkaSettings
 from tagmill.config.settings import CassandraSettings, ClickHouseSettings
 from tagmill.doctor.model import Checked, Finding, Findings, Level, fine, said_of, warning, wrong
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ClientCertificateRefused, ConfigurationError
 
 Address = tuple[str, int]
 # Seconds to wait for a handshake where the configuration says no TLS.
@@ -142,7 +142,7 @@ def _tls(way: Way) -> Checked[bool]:
         for address in way.addresses:
             if refused := tls.refusal(way.section, way.title, address, keys, way.seconds):
                 cure = f"correct {way.section}.tls, {way.section}.tls_ca_file, or the server's certificate"
-                if "client certificate" in str(refused):
+                if isinstance(refused, ClientCertificateRefused):
                     cure = f"correct {way.section}.tls_certificate_file and {way.section}.tls_key_file"
                 yield wrong(name, f"{address[0]}:{address[1]}: {said_of(refused)}", cure)
                 return False

@@ -26,7 +26,13 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tagmill.config import tls
 from tagmill.config.kafka import KafkaSettings
-from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable, TagmillError
+from tagmill.errors import (
+    ConfigurationError,
+    PropertyRefused,
+    RecordsLost,
+    StoreUnavailable,
+    TagmillError,
+)
 from tagmill.kafka.java_options import java_options, security_protocol
 
 Place = tuple[str, int]
@@ -173,7 +179,7 @@ class Kafka:
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """Yield the records of a span one by one; for few records.
 
-        Raises StoreUnavailable: no record came for request_timeout_seconds. GuardRefused: the first record is gone.
+        Raises StoreUnavailable: no record came for request_timeout_seconds. RecordsLost: the first record is gone.
         """
         if span.first >= span.end:
             return
@@ -248,18 +254,19 @@ class Kafka:
         take a property.
         """
         try:
-            return kind({**self._conf(), **(conf or {})})
+            return kind({**self.client_options(), **(conf or {})})
         except KafkaException as error:
             said = error.args[0].str().strip()
             if error.args[0].code() == KafkaError._INVALID_ARG and (
                 named := [name for name in self.settings.properties if name in said]
             ):
-                raise ConfigurationError(
+                raise PropertyRefused(
                     f"kafka.properties: {max(named, key=len)}: {said}. Nothing was done"
                 ) from None
             raise self._explained(error) from None
 
-    def _conf(self) -> dict[str, Any]:
+    def client_options(self) -> dict[str, Any]:
+        """Return the options that all clients share. They hold secrets: never log them."""
         chosen = self.settings
         conf: dict[str, Any] = {
             **chosen.properties,
@@ -413,7 +420,7 @@ class Kafka:
         if cause.code() in SILENT and (no_login := self._login_refusal()):
             return no_login
         if cause.code() in GONE:
-            return GuardRefused(
+            return RecordsLost(
                 f"{self.where}: records went while they were read. Nothing was sealed; run it again"
             )
         text = f"{self.where}: {cause.str().strip()}"

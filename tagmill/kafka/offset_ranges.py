@@ -5,7 +5,7 @@ Kafka now.
 from collections.abc import Iterable, Mapping, Sequence
 
 from tagmill.domain.documents import Document
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, RecordsLost, TopicRecreated
 from tagmill.kafka.client import Kafka, Place, Span
 
 OWN_TABLES = "Give the new topic a pipeline and tables of its own"
@@ -35,7 +35,8 @@ def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequenc
     there = kafka.topics()
     if missing := [topic for topic in topics if topic not in there]:
         raise ConfigurationError(
-            f"pipelines.{pipeline}.topics: {kafka.where} has no topic {', '.join(missing)}. Nothing was read"
+            f"pipelines.{pipeline}.topics: {kafka.where} has no topic {', '.join(missing)}. Nothing was read",
+            pipeline=pipeline,
         )
     found = {*topics, *(topic for topic in there if topic.startswith(tuple(prefixes)))}
     return [(topic, partition) for topic in sorted(found) for partition in range(there[topic])]
@@ -63,19 +64,20 @@ def unread(
         go_on: the command that accepts it.
         ways_on: what to do with a topic that is shorter than what was read of it.
 
-    Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of
-    it.
+    Raises RecordsLost: records are gone before they were read. Raises TopicRecreated: a topic is shorter than
+    what was read of it.
     """
     ranges, warnings = list[Range](), list[str]()
     for (topic, partition), span in spans.items():
         begin = read_to.get((topic, partition), span.first)
         wrong = misplaced((topic, partition), span, begin)
         if begin > span.end:
-            raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. {ways_on}")
+            raise TopicRecreated(f"{pipeline}: {wrong}. Nothing was read. {ways_on}", pipeline=pipeline)
         if wrong:
             if not accept_lost:
-                raise GuardRefused(
-                    f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}"
+                raise RecordsLost(
+                    f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}",
+                    pipeline=pipeline,
                 )
             warnings.append(wrong)
         elif span.first and (topic, partition) not in read_to:

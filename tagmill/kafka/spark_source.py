@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable
+from tagmill.errors import ClientCertificateRefused, ConfigurationError, RecordsLost, StoreUnavailable
 from tagmill.kafka.client import EARLIEST, LATEST, Kafka
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.worker_source import RECORDS_PER_TASK, records_by_workers
@@ -27,7 +27,10 @@ UNANSWERED = re.compile(
     r"offset|TimeoutException"
 )
 # An error that one of Spark's Python workers raised as Tagmill's own.
-KINDS = {kind.__name__: kind for kind in (StoreUnavailable, ConfigurationError, GuardRefused)}
+KINDS = {
+    kind.__name__: kind
+    for kind in (StoreUnavailable, ConfigurationError, ClientCertificateRefused, RecordsLost)
+}
 UNREAD = re.compile(rf"tagmill\.errors\.(?P<kind>{'|'.join(KINDS)}): (?P<line>Kafka at .+)")
 # Spark's error for milliseconds that are more than its microseconds can hold.
 OVERFLOWN = "java.lang.ArithmeticException: long overflow"
@@ -41,7 +44,7 @@ def with_records(
 
     For the second call, Spark's Python workers read the records (records_by_workers).
 
-    Raises GuardRefused: Kafka deleted records before they were read. StoreUnavailable: Kafka did not answer.
+    Raises RecordsLost: Kafka deleted records before they were read. StoreUnavailable: Kafka did not answer.
     """
     with explained(kafka):
         try:
@@ -84,7 +87,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
     """Raise Spark's errors as Tagmill's.
 
     Raises:
-        GuardRefused: Kafka deleted records before they were read.
+        RecordsLost: Kafka deleted records before they were read.
         StoreUnavailable: Kafka did not answer.
         ConfigurationError: Kafka refused a request of a Python worker.
     """
@@ -93,7 +96,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
     except (Py4JJavaError, PythonException) as error:
         text = str(error)
         if GONE.search(text):
-            raise GuardRefused(
+            raise RecordsLost(
                 f"{kafka.where}: records went while they were read. Nothing was sealed; run it again"
             ) from None
         if found := UNANSWERED.search(text):

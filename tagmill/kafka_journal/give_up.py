@@ -38,7 +38,10 @@ class ReplicationGiveUp(OperatorAction):
         with self.at_work() as ledger:
             said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
             if not said and not apart:
-                raise GuardRefused(f"pipeline {self.name} has no replication to give up. Nothing was changed")
+                raise GuardRefused(
+                    f"pipeline {self.name} has no replication to give up. Nothing was changed",
+                    pipeline=self.name,
+                )
             if apart:
                 if not self.dry_run:
                     table = SetApart(ledger.cassandra, keyspace, self.name)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import GuardRefused, TagmillError, about_pipeline
+from tagmill.errors import TagmillError, TopicRecreated, about_pipeline
 from tagmill.kafka.client import Kafka, Place, Span
 from tagmill.kafka.offset_ranges import Range, capped, places, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
@@ -223,9 +223,10 @@ class _Attempt:
         now = self.kafka.topic_ids({topic for topic, _ in ends})
         hidden = list(_behind_old_entries(tables, self.name, now, ids.read(), read).values())
         if hidden and not accept_lost:
-            raise GuardRefused(
+            raise TopicRecreated(
                 f"{self.name}: {hidden[0]}. Nothing was read. Drop the tables of keyspace {self.tables.name} for the "
-                f"new life. If they are empty: {self.go_on}"
+                f"new life. If they are empty: {self.go_on}",
+                pipeline=self.name,
             )
         warnings = same_topics(
             self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on

@@ -51,7 +51,8 @@ class WriteTimes:
             raise GuardRefused(
                 f"{self.pipeline}: {newest.row} was written at {moment(newest.written)}, ahead of the "
                 "clock, and outranks what would be "
-                f"written now. Nothing was sealed. {self.way_on(newest.written)}"
+                f"written now. Nothing was sealed. {self.way_on(newest.written)}",
+                pipeline=self.pipeline,
             )
         return newest.written + SLACK, [ahead(newest)]
 
@@ -64,7 +65,8 @@ class WriteTimes:
         return GuardRefused(
             f"{self.pipeline}: {row} is not what was written: it is outranked by {by}, of another "
             "replicator or a clock that was "
-            f"ahead. The replication stays sealed, pointers did not move. {self.way_on(written)}"
+            f"ahead. The replication stays sealed, pointers did not move. {self.way_on(written)}",
+            pipeline=self.pipeline,
         )
 
     def way_on(self, written: int | None) -> str:

@@ -17,7 +17,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
-from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.errors import FenceRaised, WorkUnfinished
 
 SERIAL = ConsistencyLevel.SERIAL
 TABLES = ("erasures", "erased_ids", "erased_rows")
@@ -97,7 +97,7 @@ class Erasures:
     def check(self, pipeline: str) -> None:
         """Raise GuardRefused if an erasure of the journal is under way or was interrupted."""
         if row := self.unfinished():
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by "
                 f"{row.who} and is not finished. Nothing "
                 f"was done; finish it: tagmill erase --pipeline {pipeline}",

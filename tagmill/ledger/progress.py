@@ -17,7 +17,8 @@ from tagmill.cassandra.client import Cassandra, utc
 from tagmill.domain import identifiers
 from tagmill.domain.continuity.model import Hole, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
-from tagmill.ledger.write_times import NOT_AS_WRITTEN, ForeignWriteTime, WriteTimes, foreign
+from tagmill.errors import ForeignWriteTime
+from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 # Partitions over which the holds of a tag are spread. It must never change.
 HOLD_SHARDS = 16

@@ -17,7 +17,7 @@ from tagmill.cassandra.client import Cassandra, utc
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_move_batch, may_move_run
-from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused, TagmillError
+from tagmill.errors import ConfigurationError, FenceRaised, TagmillError, WorkUnfinished
 from tagmill.ledger.fenced_record import FencedRecord
 from tagmill.ledger.progress import ProgressStore
 from tagmill.ledger.schema_steps import SchemaSteps
@@ -145,7 +145,7 @@ class Ledger:
         misses the run before it. Tagmill finishes only the newest run, so no run may follow an open one.
         """
         if (before := self.run(pipeline, number - 1)) and before.state.is_open:
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {before.run} of pipeline {pipeline} is not finished ({before.state}), so no later "
                 "one begins. Nothing was written; "
                 f"first: tagmill run deliver --pipeline {pipeline}",

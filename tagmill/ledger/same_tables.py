@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import GuardRefused
+from tagmill.errors import JournalRecreated
 from tagmill.ledger.journal_tables import JournalTableIds
 
 # What numbers a journal goes on where it left, under whichever pipeline: its tables are known under this name,
@@ -22,7 +22,7 @@ def require_same_tables(
     *,
     adopt: bool = False,
 ) -> None:
-    """Raise GuardRefused if a table of the pipeline's journal was created again since the pipeline first read
+    """Raise JournalRecreated if a table of the pipeline's journal was created again since the pipeline first read
     it, or since Tagmill first numbered it.
 
     `untouched` says in the message what was left undone. With `adopt`, the journal is numbered from what its
@@ -87,13 +87,13 @@ def created_again(tables: Sequence[str], journal: str) -> str:
 
 def another_life(
     pipeline: str, change: str, untouched: str, of: str = "numbers", also: str = ""
-) -> GuardRefused:
+) -> JournalRecreated:
     """Return the refusal to read a journal that may be another one under the same name.
 
     `change` says what happened to it, `of` is what may count from the beginning again, `also` what a new life
     needs besides.
     """
-    return GuardRefused(
+    return JournalRecreated(
         f"pipeline {pipeline}: {change} since its events were read, so its {of} may be of another life. "
         f"{untouched}. A new life: deliver it under another pipeline name and destination.{also} "
         f"The same events (a backup): tagmill ledger accept-journal --pipeline {pipeline} --why …",

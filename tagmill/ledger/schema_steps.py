@@ -7,7 +7,7 @@ from pathlib import Path
 import tagmill
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain import identifiers
-from tagmill.errors import ConfigurationError
+from tagmill.errors import LedgerNewer
 from tagmill.package_files import package_folder
 
 # The partition of the table, which has only one.
@@ -56,7 +56,7 @@ class SchemaSteps:
         )
 
     def require_known(self) -> None:
-        """Raise ConfigurationError if a newer program has applied steps that this one does not know."""
+        """Raise LedgerNewer if a newer program has applied steps that this one does not know."""
         if not self._exist():
             return
         newest = self.cassandra.execute(
@@ -64,7 +64,7 @@ class SchemaSteps:
         )
         known = known_steps()[-1].number
         if newest and newest[0].step > known:
-            raise ConfigurationError(
+            raise LedgerNewer(
                 f"the ledger {self.ledger_keyspace} has schema step {newest[0].step}, applied by Tagmill "
                 f"{newest[0].program}. This is Tagmill {tagmill.__version__}, which knows the steps up to {known}. "
                 "Nothing was done. Install the newer version here"

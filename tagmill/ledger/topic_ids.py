@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
-from tagmill.errors import GuardRefused
+from tagmill.errors import TopicRecreated
 from tagmill.kafka.client import Kafka, Place
 from tagmill.kafka.offset_ranges import OWN_TABLES
 
@@ -58,16 +58,17 @@ def same_topics(
         go_on: the command that accepts it.
         ways_on: what else the operator can do.
 
-    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is
+    Raises TopicRecreated: a topic that was read is another one under the same name by now, and `accept_lost` is
     not set.
     """
     now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
     warnings = list(recreated_topics(now, before, read_to).values())
     if warnings and not accept_lost:
-        raise GuardRefused(
+        raise TopicRecreated(
             f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was "
             "left, without the records before "
-            f"that: {go_on}"
+            f"that: {go_on}",
+            pipeline=pipeline,
         )
     known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
     return warnings

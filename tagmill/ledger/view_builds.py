@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ViewDiffers
 from tagmill.ledger.fenced_record import FencedRecord
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
@@ -94,7 +94,7 @@ class Builds:
             first = {"build": 0, "state": BuildState.DONE.value, "bucket_size": bucket_size, "written_at": 0}
             row = self.record.begin(owner, first)
         elif known.build and known.bucket_size != bucket_size:
-            raise ConfigurationError(
+            raise ViewDiffers(
                 f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the "
                 "pipeline says "
                 f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes "

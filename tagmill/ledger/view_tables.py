@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ViewDiffers
 from tagmill.ledger.fenced_record import FencedRecord
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -105,10 +105,11 @@ class JournalViews:
         if standing is None or standing.view == view:
             return
         now, size = standing.view.table, standing.view.size.value
-        raise ConfigurationError(
+        raise ViewDiffers(
             f"pipelines.{pipeline}: journal {self.journal} has its tag views in {standing.view}, the "
             f"configuration says {view}. "
-            f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"'
+            f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"',
+            pipeline=pipeline,
         )
 
     def earlier(self, view: View) -> list[View]:

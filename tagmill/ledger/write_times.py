@@ -11,7 +11,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
-from tagmill.errors import GuardRefused
+from tagmill.errors import ForeignWriteTime
 
 SERIAL = ConsistencyLevel.SERIAL
 # tables with a few rows per pipeline: their key behind the pipeline, and a column that every write sets
@@ -22,10 +22,6 @@ SMALL = (
 )
 
 NOT_AS_WRITTEN = "It does not read back as written; a run that wrote it stays SEALED, and nothing is lost"
-
-
-class ForeignWriteTime(GuardRefused):
-    """Another program has written a row of the ledger, so that what a run writes there would be lost."""
 
 
 @dataclass(frozen=True, slots=True)

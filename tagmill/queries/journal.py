@@ -12,7 +12,7 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings, moment
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime, lowest, ticks
-from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.errors import ConfigurationError, TerminalError, ViewNotBuilt
 from tagmill.journal import frames
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger.preconditions import check_view
@@ -167,7 +167,7 @@ class ReadJournal:
                 cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
             ).newest()
         if newest is None or newest.built_to is None:
-            raise ConfigurationError(
+            raise ViewNotBuilt(
                 f"pipeline {self.name}: the view of journal {self.journal.keyspace} was never built "
                 '(views = "tagmill"). '
                 f"Nothing was read. Build it: tagmill views build --pipeline {builder}",

@@ -7,7 +7,7 @@ from uuid import UUID
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, LedgerOutdated
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
@@ -20,7 +20,7 @@ def require_up_to_date(
     number: int | None = None,
     done: str = "Nothing was sealed",
 ) -> None:
-    """Raise GuardRefused if ClickHouse has batches that the ledger cannot know of.
+    """Raise LedgerOutdated if ClickHouse has batches that the ledger cannot know of.
 
     Everything that claims a run number asks this first: after as many numbers as runs were lost, the next run
     would deliver again.
@@ -30,7 +30,7 @@ def require_up_to_date(
     """
     with ClickHouse(settings.clickhouse) as clickhouse:
         if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
-            raise GuardRefused(
+            raise LedgerOutdated(
                 f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore "
                 f"--pipeline {pipeline} --dry-run",
                 pipeline=pipeline,
@@ -38,13 +38,13 @@ def require_up_to_date(
 
 
 def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
-    """Raise GuardRefused if ClickHouse has batches of a run that is still PLANNED.
+    """Raise LedgerOutdated if ClickHouse has batches of a run that is still PLANNED.
 
     Another process may have sealed and sent the run in the meantime; that is not an error.
     """
     try:
         require_up_to_date(settings, ledger, pipeline, run)
-    except GuardRefused:
+    except LedgerOutdated:
         row = ledger.run(pipeline, run)
         if row is None or row.state == RunState.PLANNED:
             raise

@@ -138,7 +138,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
 
     `log`: the file to which a JVM that is started here writes what it would print on the terminal.
     """
-    _require_python(sys.version_info[:2])
+    require_python(sys.version_info[:2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -163,7 +163,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     return spark
 
 
-def _require_python(version: tuple[int, ...]) -> None:
+def require_python(version: tuple[int, ...]) -> None:
     """Raise ConfigurationError for a Python that PySpark does not support."""
     if version > NEWEST_PYTHON:
         newest, this = (".".join(map(str, one)) for one in (NEWEST_PYTHON, version))

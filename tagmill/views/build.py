@@ -88,7 +88,8 @@ def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
         raise GuardRefused(
             f"pipeline {pipeline_name}: the application numbers the events of journal {pipeline.keyspace} "
             '(views = "application"). '
-            'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
+            'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"',
+            pipeline=pipeline_name,
         )
 
 

@@ -69,7 +69,8 @@ def rebuild_ids(
                 raise ConfigurationError(
                     f"keyspace {journal.keyspace} has no table {' and '.join(missing)}. Nothing was "
                     "written; create it: "
-                    f"tagmill views migrate --pipeline {pipeline} --step tables"
+                    f"tagmill views migrate --pipeline {pipeline} --step tables",
+                    pipeline=pipeline,
                 )
         say("looking which persistence ids have events")
         found = with_events(spark, journal).localCheckpoint()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tagmill.domain import identifiers
 from tagmill.domain.documents import Document
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, PersistenceIdsUnknown
 from tagmill.views.model import Difference
 
 EXAMPLES = 20
@@ -152,9 +152,9 @@ class ViewReport(Document):
         )
 
 
-def unknown_ids_error(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationError:
+def unknown_ids_error(keyspace: str, count: int, first: Sequence[str]) -> PersistenceIdsUnknown:
     """Return the error for a journal that knows none of the persistence ids that were named."""
-    return ConfigurationError(
+    return PersistenceIdsUnknown(
         f"journal {keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
         f"{identifiers.quoted(first, count)}. Nothing was written"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ApplicationAtWork, ConfigurationError
 from tagmill.ledger.view_builds import BuildState
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import Attempt
@@ -190,7 +190,7 @@ class SelectionAttempt(Attempt):
         now = frames.plugin_progress(self.spark, self.journal, places.select(ID))
         line = now.exceptAll(places).select(ID).first()
         if line is not None:
-            raise GuardRefused(
+            raise ApplicationAtWork(
                 f"journal {self.journal.keyspace}: tag_write_progress, tag_scanning or metadata of "
                 "persistence_id "
                 f"{line.persistence_id!r} moved meanwhile: the application is not offline. Nothing was "
@@ -337,7 +337,8 @@ class SelectionAttempt(Attempt):
             raise ConfigurationError(
                 f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "
                 f"{', '.join(map(repr, self.selection.tags))}. Nothing was written; tagmill views tags "
-                f"--pipeline {self.name} lists them"
+                f"--pipeline {self.name} lists them",
+                pipeline=self.name,
             )
 
 

@@ -22,6 +22,7 @@ from unittest.mock import patch
 import pytest
 
 from local.fixtures import TABLES
+from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tagmill.spark import connector, session
 from tests.conftest import SettingsFactory
@@ -178,13 +179,23 @@ class Delivery:
 
     def batches(self) -> list[tuple[Any, ...]]:
         """Return number, state and generation of each batch of each run."""
-        found = self.ledger_value("runs", "run, batch_no, batch_state, generation", run=list(range(1, 20)))
-        return sorted(row for row in found if row[1] is not None)
+        with Ledger(self.settings.cassandra) as ledger:
+            return [
+                (run, batch.number, batch.state.value, batch.generation)
+                for run in range(1, ledger.last_run(self.pipeline) + 1)
+                for batch in ledger.batches(self.pipeline, run)
+            ]
 
     def run_state(self, run: int = 1) -> tuple[str, int]:
         """Return state and fence of a run."""
-        state, fence = self.ledger_value("runs", "state, fence", run=[run])[0]
-        return state, fence
+        with Ledger(self.settings.cassandra) as ledger:
+            row = ledger.run(self.pipeline, run)
+        return row.state.value, row.fence
+
+    def last_run(self) -> int:
+        """Return the number of the newest run."""
+        with Ledger(self.settings.cassandra) as ledger:
+            return ledger.last_run(self.pipeline)
 
     def progress(self) -> list[tuple[Any, ...]]:
         """Return the progress of every tag and persistence_id."""
@@ -197,19 +208,14 @@ class Delivery:
 
     def marks(self) -> list[tuple[Any, ...]]:
         """Return the delivered rows that the watermarks count, by tag."""
-        return sorted(self.ledger_value("watermarks", "tag, delivered"))
+        with Ledger(self.settings.cassandra) as ledger:
+            marks = ledger.delivered.watermarks(self.pipeline)
+        return sorted((tag, mark.delivered) for tag, mark in marks.items())
 
     def view(self) -> list[tuple[Any, ...]]:
         """Return all rows of the journal's view."""
         rows = self.stack.session.execute(f"SELECT * FROM {self.keyspace}.tag_views")
         return sorted(tuple(map(repr, row)) for row in rows)
-
-    def ledger_value(self, table: str, columns: str, **keys: list[int]) -> list[tuple[Any, ...]]:
-        more = "".join(f" AND {key} IN ({', '.join(map(str, values))})" for key, values in keys.items())
-        rows = self.stack.session.execute(
-            f"SELECT {columns} FROM tagmill_test.{table} WHERE pipeline = %s{more}", (self.pipeline,)
-        )
-        return [tuple(row) for row in rows]
 
     def left_behind(self) -> None:
         """Kill the commands that a failed test left running."""

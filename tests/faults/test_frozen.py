@@ -30,9 +30,9 @@ def test_planner_frozen_during_other_run_plans_nothing(
     frozen = one.deliver(at="plan.before_commit")
     frozen.freeze()
     one.finish()
-    runs = one.ledger_value("pipelines", "last_run")
+    runs = one.last_run()
     late = frozen.wake()
-    assert (late.code, one.ledger_value("pipelines", "last_run")) == (75, runs)
+    assert (late.code, one.last_run()) == (75, runs)
     assert "somebody else" in late.error
     one.finish()
     undisturbed("gap-middle").equals(one)

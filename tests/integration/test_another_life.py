@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.delivery.tag_views import steps
-from tagmill.errors import GuardRefused
+from tagmill.errors import JournalRecreated
 from tagmill.views.delete import truncate
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
@@ -27,6 +27,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import event
 from tests.support.journal_cleaning import cleaned as journal_cleaned
 from tests.support.journal_cleaning import in_journal
@@ -118,11 +119,13 @@ def test_journal_created_again_stops_before_planning(started, spark, stack):
     planned = steps.plan(configured, name, owner=OWNER)
     create_again(stack.session, made.keyspace, "tag_views", "messages")
     made.both(of_now("again", (1, 2, 3, 4), writer_uuid=SECOND_LIFE))
-    with pytest.raises(GuardRefused, match="created again.*Nothing was sealed. First: .* run abandon"):
+    with raises(
+        JournalRecreated, match="Nothing was sealed. First: .* run abandon", pipeline=name, run=planned["run"]
+    ):
         finish(configured, name, spark, planned)
     status, _, err = shown_first(file, "run", "abandon", "-p", name, "--why", "x", "--yes")
     assert status == 0, err
-    with pytest.raises(GuardRefused, match="created again.*accept-journal"):
+    with raises(JournalRecreated, pipeline=name):
         deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == before
     status, _, err = shown_first(file, "ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
@@ -164,7 +167,7 @@ def test_build_into_created_again_journal_stops(journal, settings, spark, stack)
         lambda: journal_cleaned(configured, ["a"], "all", force_undelivered=True),
         lambda: cleaned(configured),
     ):
-        with pytest.raises(GuardRefused, match="messages of journal .* was created again.*accept-journal"):
+        with raises(JournalRecreated, pipeline=name):
             stopped()
     assert (numbered(), in_journal(stack.session, made.keyspace)) == before
     status, out, _ = tagmill(settings.file(name), "status", "-p", name)
@@ -178,7 +181,9 @@ def test_build_into_created_again_journal_stops(journal, settings, spark, stack)
     third = of_now("a", (1, 2), writer_uuid=SECOND_LIFE)
     made.messages(third)
     other = settings(made.keyspace, **day)
-    with pytest.raises(GuardRefused, match="tag_scanning again as well.*--adopt.*accept-journal"):
+    with raises(
+        JournalRecreated, match="tag_scanning again as well.*--adopt.*accept-journal", pipeline=only(other)
+    ):
         built(other, spark)
     assert built(other, spark, adopt=True)["rows"] == 2 and numbers() == [1, 2]
     assert built(other, spark)["rows"] == 0

@@ -10,8 +10,10 @@ import pytest
 from local.cassandra import Cassandra as CassandraServer
 from local.clickhouse import ClickHouse as ClickHouseServer
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.errors import DestinationDiffers
 from tagmill.ledger import schema
 from tests.support.delivery import only, tagmill
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 from tests.support.stack import JARS, free_port
 
@@ -112,20 +114,14 @@ def test_destination_changed_receives_nothing_until_repaired(settings, journal, 
         clickhouse.command(f"RENAME TABLE `{name}` TO `{name}_kept`")
         clickhouse.command(f"CREATE TABLE `{name}` AS `{name}_kept`")
         clickhouse.command(f"ALTER TABLE `{name}` DROP PROJECTION batch_totals, DROP COLUMN meta")
-        with pytest.raises(
-            Exception,
-            match=f"table default.{name} has other columns: meta is missing, must be .*Nothing was sent",
-        ):
+        with raises(DestinationDiffers, pipeline=name, run=1):
             deliver(configured, name, spark)
         assert (
             clickhouse.rows(f"SELECT count() FROM `{name}`") == [(0,)]
             and state(configured, name, 1) == "SEALED"
         )
         clickhouse.command(f"DROP TABLE `{name}`")
-        with pytest.raises(
-            Exception,
-            match=f"table default.{name} does not exist. Nothing was sent. Create it: tagmill schema apply",
-        ):
+        with raises(DestinationDiffers, match="Create it: tagmill schema apply", pipeline=name, run=1):
             deliver(configured, name, spark)
         clickhouse.command(f"RENAME TABLE `{name}_kept` TO `{name}`")
     (run,) = deliver(configured, name, spark)

@@ -14,6 +14,7 @@ from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ClockDiffers
 from tagmill.ledger import schema
+from tagmill.ledger.lease import Lease
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.clean import clean
@@ -80,9 +81,7 @@ def test_wrong_clock_is_refused_before_any_write(journal, settings, monkeypatch)
     with Ledger(made.cassandra) as ledger:
         assert ledger.last_run(name) == 0
         assert not ledger.delivered.watermarks(name)
-        assert not ledger.cassandra.execute(
-            f"SELECT owner FROM {ledger.keyspace}.leases WHERE pipeline = ?", name
-        )
+        assert Lease(ledger.cassandra, ledger.ledger_keyspace, name, OWNER, 30).holder() is None
 
 
 def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spark, monkeypatch):

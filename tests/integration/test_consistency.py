@@ -48,7 +48,7 @@ def test_ledger_read_at_local_quorum_journal_as_configured(configured):
             lambda: list(views.partitions()),
             lambda: store.deleted_to("p"),
         ):
-            with pytest.raises(StoreUnavailable, match="did not answer"):
+            with pytest.raises(StoreUnavailable):
                 read()
 
 

@@ -27,6 +27,7 @@ from tests.support.delivery import (
     shown_first,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import SECOND, event, events, offset, offset_at, this_hour
 
 pytestmark = pytest.mark.usefixtures("both_seals")
@@ -159,7 +160,24 @@ class Story:
         self.said: dict[str, tuple[int, str, str]] = {}
         self.refused: dict[str, str] = {}
         write(journal, self.view)
-        self.days = [self._first(), self._second(), self._third(), self._fourth()]
+        self._days: list[Day] = []
+        self._failure: BaseException | None = None
+
+    def day(self, number: int) -> Day:
+        """Return the state after a delivery, 1 to 4; deliver first what was not delivered yet.
+
+        A day that fails also fails the days after it, and none before it.
+        """
+        deliveries = (self._first, self._second, self._third, self._fourth)
+        for delivery in deliveries[len(self._days) : number]:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._days.append(delivery())
+            except BaseException as error:
+                self._failure = error
+                raise
+        return self._days[number - 1]
 
     def _first(self):
         return self._day(delivered_first(self.settings, self.spark))
@@ -204,7 +222,7 @@ class Story:
 
     def _refusal(self, what, *arguments):
         """Return the text with which an intervention is refused."""
-        with pytest.raises(GuardRefused) as refused:
+        with raises(GuardRefused, pipeline=self.name) as refused:
             getattr(Interventions(self.settings, self.name, OWNER, "tester", "a test"), what)(*arguments)
         return str(refused.value)
 
@@ -215,7 +233,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(module_journal, module_settings, spark):
-    """Return all four days, executed once for the module."""
+    """Return the four days, each delivered once for the module when a test first asks for it."""
     return Story(module_journal(), module_settings, spark)
 
 
@@ -226,7 +244,7 @@ def whole(*numbers):
 @pytest.mark.long
 def test_delivered_rows_equal_view_in_all_columns(story):
     """Deliver only rows of the view, each once and with all its columns."""
-    day = story.days[0]
+    day = story.day(1)
     seen = {as_row(record) for record in day.view}
     assert set(day.rows) <= seen and len(set(day.rows)) == len(day.rows)
     assert [row for row in day.rows if row.persistence_id == "sound"] == sorted(map(as_row, sound()))
@@ -248,7 +266,7 @@ def test_delivered_rows_equal_view_in_all_columns(story):
 )
 def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, missing, held_rows):
     """Hold what is behind unexplained damage, with reason, missing numbers and first run."""
-    day = story.days[0]
+    day = story.day(1)
     hold = day.holds[persistence_id]
     assert (hold.reason, (hold.hole.first, hold.hole.last), hold.held_rows, hold.since_run) == (
         reason,
@@ -261,14 +279,14 @@ def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, 
 
 def test_too_many_missing_numbers_skip_journal_search(story):
     """Hold a gap of more than max_missing_to_search numbers without a search in the journal."""
-    hold = story.days[0].holds["wide"]
+    hold = story.day(1).holds["wide"]
     assert (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows) == ("too_many_missing", 2, 5, 2)
-    assert story.days[0].of("wide") == whole(1)
+    assert story.day(1).of("wide") == whole(1)
 
 
 def test_gap_filled_from_journal_returns_to_view(story):
     """Deliver an event that only the journal has with its metadata, and write it back into the view."""
-    day = story.days[0]
+    day = story.day(1)
     (expected,) = events("healed", [3], BEGIN, **META)
     assert day.of("healed") == whole(*range(1, 7))
     assert as_row(expected) in day.rows
@@ -277,20 +295,21 @@ def test_gap_filled_from_journal_returns_to_view(story):
 
 def test_deleted_gap_past_timeout_is_closed(story):
     """Close a gap of deleted events that is older than gap_timeout_seconds, and record it."""
-    day = story.days[0]
+    day = story.day(1)
     assert day.of("deleted") == whole(1, 2, 4, 5, 6) and "deleted" not in day.holds
     assert day.findings["hole_closed"] == 2  # 'deleted-then-more' too
 
 
 def test_duplicate_and_clock_skew_keep_number_order(story):
     """Deliver an event that occurs twice once and skewed times in number order, and record both."""
-    day = story.days[0]
+    day = story.day(1)
     assert day.of("twice") == whole(1, 2, 3, 4) and day.of("skewed") == whole(1, 2, 3, 4)
     assert as_row(events("twice", [2], BEGIN)[0]) in day.rows
     assert day.findings["duplicate_same_event"] == 1 and day.findings["clock_skew"] == 1
 
 
 def test_the_quality_page_names_the_held_rows(story):
+    story.day(1)
     offending = quality(story.settings, story.name, 1)["reports"]["offending"]
     named = {(row["persistence_id"], row["tag_pid_sequence_nr"], row["reason"]) for row in offending}
     assert {("hole", n, "hole") for n in (4, 5, 6)} | {
@@ -301,7 +320,7 @@ def test_the_quality_page_names_the_held_rows(story):
 
 def test_hold_missing_row_appears_releases_held_rows(story):
     """Release exactly the held rows once the missing row appears in the view or in the journal."""
-    first, day = story.days[0], story.days[1]
+    first, day = story.day(1), story.day(2)
     for persistence_id in ("hole", "restored", "mended"):
         assert day.of(persistence_id) == whole(*range(1, 7)) and persistence_id not in day.holds
     released = [row for row in day.rows if row.persistence_id == "hole" and row not in first.rows]
@@ -312,14 +331,14 @@ def test_hold_missing_row_appears_releases_held_rows(story):
 
 def test_hold_open_holds_later_rows_too(story):
     """Hold rows that arrive behind an open hold; the hold keeps its first run."""
-    hold = story.days[1].holds["busy"]
-    assert story.days[1].of("busy") == whole(1, 2)
+    hold = story.day(2).holds["busy"]
+    assert story.day(2).of("busy") == whole(1, 2)
     assert (hold.held_rows, hold.since_run) == (6, 1)
 
 
 def test_hold_closed_releases_following_rows(story):
     """Deliver what is behind a closed hold, without the numbers that were given up."""
-    day = story.days[1]
+    day = story.day(2)
     for persistence_id, numbers in (
         ("ambiguous", (1, 2, 4, 5)),
         ("two-events", (1, 2, 4, 5, 6)),
@@ -334,8 +353,8 @@ def test_hold_closed_releases_following_rows(story):
 
 def test_closed_gap_lost_number_arrives_late_once(story):
     """Deliver a number of a closed gap that appears afterwards once, flagged late."""
-    assert story.days[1].of("deleted") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 0)]
-    day = story.days[2]
+    assert story.day(2).of("deleted") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 0)]
+    day = story.day(3)
     assert day.of("ambiguous") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0)]
     assert day.of("wide") == [(1, 0), (3, 1), (6, 0), (7, 0)]
     assert day.of("no-event") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 0)]
@@ -349,24 +368,26 @@ def test_closed_gap_lost_number_arrives_late_once(story):
 
 def test_renumbered_view_is_held_until_rebase(story):
     """Hold a renumbered id until `progress rebase`; then each of its events is delivered once."""
-    first, second, third = (day.of("renumbered") for day in story.days[:3])
+    first, second, third = (day.of("renumbered") for day in map(story.day, (1, 2, 3)))
     assert first == second == whole(1, 2, 3, 4)
-    assert story.days[1].holds["renumbered"].reason == "renumbered"
+    assert story.day(2).holds["renumbered"].reason == "renumbered"
     assert "tagmill progress rebase" in story.refused["renumbered"]
     code, said, _ = story.said["renumbered"]
     assert code == 0 and "number 5, sequence_nr 5" in said
     # Each event arrives once: 2 to 5 under their old numbers 1 to 4, 6 and 7 under new ones, and late the one
     # that now counts.
     assert third == sorted([*whole(1, 2, 3, 4, 6, 7), (1, 1)])
-    events_of = sorted(row.sequence_nr for row in story.days[2].rows if row.persistence_id == "renumbered")
-    assert events_of == [1, 2, 3, 4, 5, 6, 7] and "renumbered" not in story.days[2].holds
+    events_of = sorted(row.sequence_nr for row in story.day(3).rows if row.persistence_id == "renumbered")
+    assert events_of == [1, 2, 3, 4, 5, 6, 7] and "renumbered" not in story.day(3).holds
 
 
 def test_what_is_not_held_can_t_be_closed(story):
+    story.day(2)
     assert "no hold of 'sound'" in story.refused["sound"] and "Nothing was changed" in story.refused["sound"]
 
 
 def test_interventions_are_recorded_with_who_and_why(story):
+    story.day(3)
     with Ledger(story.settings.cassandra) as ledger:
         done = ledger.interventions(story.name)
     assert {
@@ -377,8 +398,8 @@ def test_interventions_are_recorded_with_who_and_why(story):
 
 def test_last_delivery_repeats_and_leaves_nothing(story):
     """Deliver once more: nothing is sent twice or left to do, and only 'busy' and 'past' stay held."""
-    fourth = story.days[3]
-    assert fourth.runs == [] and fourth.rows == story.days[2].rows
+    fourth = story.day(4)
+    assert fourth.runs == [] and fourth.rows == story.day(3).rows
     keys = [(row.persistence_id, row.sequence_nr, row.writer_uuid) for row in fourth.rows]
     assert len(keys) == len(set(keys))
     assert_in_order(story.settings, story.name)

@@ -13,6 +13,7 @@ from tagmill.errors import DestinationDiffers
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill, verdicts
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=2)
@@ -84,7 +85,7 @@ def test_destination_of_another_engine_is_refused(configured, stack, engine):
                 "MergeTree, ReplicatedMergeTree or SharedMergeTree" in text
                 and "Nothing was read or sent" in text
             )
-        with pytest.raises(DestinationDiffers, match=f"has the engine {engine}"):
+        with raises(DestinationDiffers, pipeline=name):
             steps.plan(made, name, owner=OWNER)
         with Ledger(made.cassandra) as ledger:
             assert ledger.last_run(name) == 0
@@ -103,8 +104,10 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
     name = only(made)
     schema.apply(made)
     stack.client().command(f"ALTER TABLE {name} MODIFY SETTING non_replicated_deduplication_window = 0")
-    with pytest.raises(
-        DestinationDiffers, match=r"non_replicated_deduplication_window = 0.*tagmill schema apply"
+    with raises(
+        DestinationDiffers,
+        match=r"non_replicated_deduplication_window = 0.*tagmill schema apply",
+        pipeline=name,
     ):
         steps.plan(made, name, owner=OWNER)
     schema.apply(made)

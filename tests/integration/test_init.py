@@ -16,7 +16,7 @@ from tagmill.onboarding.draft import plain_name
 from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.support.building import recorded
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, known_to_spark, only, tagmill
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, known_to_spark, only, stored, tagmill
 from tests.support.kafka import Topic, create
 
 CASE = "minute-buckets"
@@ -64,13 +64,6 @@ def odd_events(topic: Topic) -> int:
     return len(events)
 
 
-def notes(stack: Any, pipeline: str) -> list[Any]:
-    """Return what the ledger has noted of a pipeline that a plan writes to."""
-    tables = ("buckets", "hour_counts", "topic_rules", "topic_ids", "runs")
-    rows = [stack.session.execute(f"SELECT * FROM {LEDGER}.{table}").all() for table in tables]
-    return [row for of_table in rows for row in of_table if row.pipeline == pipeline]
-
-
 def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_path) -> None:
     """Deliver a keyspace that the real plugin wrote, and a topic of odd events, by one file that init wrote."""
     journal, file = keyspace(CASE), tmp_path / "tagmill.toml"
@@ -92,14 +85,14 @@ def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_p
 
     code, _, error = tagmill(file, "schema", "apply")
     assert code == 0, error
-    noted = notes(stack, journal)
+    before = stored(settings, journal)
     code, said, error = tagmill(file, "explain", "-p", journal, "--json")
     assert code == 0, error
     explained = json.loads(said)
     assert (explained["run"], [read["new"] for read in explained["reads"]]) == (1, [1000, 1000])
     code, said, error = tagmill(file, "explain", "-p", plain_name(topic.name))
     assert code == 0 and f"Run 1 reads up to {sent + 3} records" in said, error
-    assert notes(stack, journal) == noted == []
+    assert stored(settings, journal) == before
     known_to_spark(settings, journal, shared)
     connector.await_tables(
         shared, LEDGER, dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())

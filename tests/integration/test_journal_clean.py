@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, WorkUnfinished
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tests.support import auditing
@@ -19,6 +19,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 from tests.support.journal_cleaning import (
     add_snapshots,
@@ -426,7 +427,7 @@ def test_clean_refused_during_delivery_or_open_run(applied):
     known_to_spark(case.settings, case.name, case.spark)
     planned = steps.plan(case.settings, case.name, owner="cli/x/1/1")
     free_lease(case.session, case.name)
-    with pytest.raises(GuardRefused, match=f"run {planned['run']} of pipeline {case.name} is not finished"):
+    with raises(WorkUnfinished, pipeline=case.name, run=planned["run"]):
         cleaned(case.settings, "r", "to", to=2)
     assert {row for row in before["messages"]} <= set(case.state()["messages"]) and case.deleted_to() == {}
 

@@ -17,7 +17,7 @@ from tagmill.delivery.topics import kafka_journal_source as source
 from tagmill.delivery.topics import steps
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, JournalRecreated
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka_journal.fold import entry_segments
 from tagmill.kafka_journal.head import heads
@@ -27,6 +27,7 @@ from tagmill.ledger import schema
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
+from tests.support.errors import raises
 from tests.support.kafka import create, delete, lose
 from tests.support.leases import free_lease
 from tests.support.restoring import create_again
@@ -164,9 +165,10 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
     drop(["metajournal.expire_on", "metajournal.record_id"])
     one.topic.append("a", [(101, 101)])
     one.topic.flush()
-    with pytest.raises(
+    with raises(
         ConfigurationError,
         match=f"keyspace {keyspace} has no column metajournal.expire_on. Nothing was written",
+        pipeline=one.journal.name,
     ):
         one.replicate()
     drop(["journal.payload_txt"])
@@ -183,7 +185,7 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
 
     def refused(match):
         before = one.events()
-        with pytest.raises(GuardRefused, match=f"{match}.*Nothing was planned.*ledger accept-journal"):
+        with raises(JournalRecreated, pipeline=one.name):
             one.deliver()
         for command in ("status", "check"):
             code, out, _ = tagmill(one.file, command, "-p", one.name, "--json")
@@ -220,7 +222,7 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
     one.replicate()
     planned = steps.plan(one.settings, one.name, owner=OWNER)
     create_again(session, keyspace, "pointer2")
-    with pytest.raises(GuardRefused, match="pointer2 of journal .*Nothing was sealed. First: .* run abandon"):
+    with raises(JournalRecreated, pipeline=one.name, run=planned["run"]):
         one.finish(planned)
     code, _, err = tagmill(one.file, "run", "abandon", "-p", one.name, "--why", "x", "--yes")
     assert code == 0, err
@@ -464,10 +466,10 @@ def test_journal_delivery_without_kafka_names_missing_topic(shop, kafka):
     one.deliver()
     assert one.events() == [("a", 1)]
     one.configure(topics=["no-such"])
-    with pytest.raises(ConfigurationError, match="nothing of no-such is replicated"):
+    with raises(ConfigurationError, match="nothing of no-such is replicated", pipeline=one.name):
         one.deliver()
     one.configure(keyspace="nowhere_at_all")
-    with pytest.raises(ConfigurationError, match="nowhere_at_all has not the tables"):
+    with raises(ConfigurationError, match="nowhere_at_all has not the tables", pipeline=one.name):
         one.deliver()
     code, out, _ = tagmill(one.file, "run", "deliver", "--pipeline", one.name, "--json")
     assert code == 2 and out == ""

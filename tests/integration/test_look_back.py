@@ -12,6 +12,7 @@ from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.ledger import schema
+from tagmill.ledger.hour_counts import hour_counts
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import (
     OWNER,
@@ -67,11 +68,8 @@ def settled(made) -> None:
 def hour_rows(made) -> dict[int, int]:
     """Return the rows of each hour of the tag 't' that the ledger has counted."""
     with Ledger(made.cassandra) as ledger:
-        rows = ledger.cassandra.execute(
-            f"SELECT hour, rows FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'",
-            only(made),
-        )
-    return {row.hour: row.rows for row in rows}
+        counts = hour_counts(made, ledger.cassandra, only(made)).of("t", 0)
+    return {hour: count.rows for hour, count in counts.items()}
 
 
 def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clocks):

@@ -15,7 +15,7 @@ from local.fixtures import Case
 from spark_jobs import operation as job
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import GuardRefused, PersistenceIdsUnknown
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger import schema
 from tagmill.views.migrate import migrate
@@ -26,6 +26,7 @@ from tests.support import legacy
 from tests.support.auditing import audited
 from tests.support.building import recorded, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.errors import raises
 from tests.support.events import SECOND, offset
 
 CASE = legacy.CASE
@@ -121,9 +122,7 @@ def test_migrate_old_journal_equals_plugins_and_is_delivered(stack, old_journal,
         configured, spark, "tags", dry_run=True, persistence_ids=["o-000003", "nobody", "nobody"]
     ).tags
     assert (named.unknown_ids, named.unknown_examples, named.persistence_ids) == (1, ["nobody"], 1)
-    with pytest.raises(
-        ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"
-    ):
+    with raises(PersistenceIdsUnknown, pipeline=only(configured)):
         migrated(configured, spark, "tags", dry_run=True, persistence_ids=["nobody"])
     looked = migrated(configured, spark, dry_run=True, drop_old=True)
     assert [(line.persistence_id, line.sequence_nr) for line in looked.tags.left_examples] == [("ancient", 0)]

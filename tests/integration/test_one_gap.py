@@ -32,6 +32,7 @@ from tests.support.delivery import (
     state,
     tagmill,
 )
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
@@ -183,7 +184,7 @@ def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_
 def stopped(configured, name, spark, words):
     """Plan and seal a run that the gate stops with these words; return its number."""
     planned = steps.plan(configured, name, owner=OWNER)
-    with pytest.raises(DataQualityStop, match=words):
+    with raises(DataQualityStop, match=words, pipeline=name, run=planned["run"]):
         steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert state(configured, name, planned["run"]) == "ABANDONED"
     assert RunFiles(configured.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []

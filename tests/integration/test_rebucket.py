@@ -16,7 +16,14 @@ from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.domain.time_buckets import BucketSize, first_ticks
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
+from tagmill.errors import (
+    ApplicationAtWork,
+    ConfigurationError,
+    DataQualityStop,
+    GuardRefused,
+    ViewDiffers,
+    WorkUnfinished,
+)
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
@@ -37,6 +44,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import Journal, event, events
 from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
 
@@ -113,7 +121,7 @@ def test_deliver_after_rebucket_sends_nothing_twice(case, to, tag, stack, keyspa
     table = f"tag_views_{to.lower()}"
     same_rows(stack, journal, table, expected)
     same_rows(stack, journal, "tag_views", recorded(case, "tag_views"))
-    with pytest.raises(ConfigurationError, match=f'set view_table = "{table}" and bucket_size = "{to}"'):
+    with raises(ViewDiffers, pipeline=only(before)):
         deliver(before, only(before), spark)
     assert deliver(after, only(after), spark) == []
     first = identities(after)
@@ -147,7 +155,7 @@ def test_rebucket_there_and_back_with_own_views(stack, keyspace, settings, spark
     deliver(minute, only(minute), spark)
     day = switched(minute, spark, "Day")
     load_messages(stack.session, "minute-buckets", journal, 20, 60)
-    with pytest.raises(ConfigurationError, match="has its tag views in tag_views_day"):
+    with raises(ViewDiffers, pipeline=only(minute)):
         built(minute, spark)
     built(day, spark)
     same_rows(stack, journal, "tag_views_day", in_buckets(recorded("minute-buckets", "tag_views"), "Day"))
@@ -275,8 +283,10 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     (dead,) = events("g", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
     made.deleted_to("g", 1)
     new_table.view([foreign, dead])
-    with pytest.raises(
-        GuardRefused, match="has 1 rows that tag_views has not, written since it was made.*'d', number 1"
+    with raises(
+        ApplicationAtWork,
+        match="has 1 rows that tag_views has not, written since it was made.*'d', number 1",
+        pipeline=only(hour),
     ):
         rebucketed(hour, spark, "Minute", offline=True)
     assert any(row["persistence_id"] == "d" for row in rows(stack, made.keyspace, "tag_views_minute"))
@@ -296,9 +306,7 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     # Changes in the new table since the switch: a row is deleted with its event, another gets its right
     # number. Nothing reads the table that the application no longer writes.
     for look in (tag_table, tags, lambda *of: ReadJournal(spark, *of).current_events_by_tag("t")):
-        with pytest.raises(
-            ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'
-        ):
+        with raises(ViewDiffers, pipeline=only(hour)):
             look(hour, only(hour))
     made.deleted_to("b", 2)
     (gone, moved) = (in_buckets(events(name, [2], BEGIN), "Minute")[0] for name in ("b", "c"))
@@ -306,9 +314,10 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     new_table.remove(moved)
     new_table.view([{**moved, "tag_pid_sequence_nr": 22}])
     made.view(events("a", [11], BEGIN))  # as a node with the old settings would
-    with pytest.raises(
+    with raises(
         GuardRefused,
         match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped",
+        pipeline=only(hour),
     ):
         rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
     assert "tag_views" in tables(stack, made.keyspace)
@@ -334,10 +343,10 @@ def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, sp
                 (row["persistence_id"], row["tag"]),
             )
 
-    with pytest.raises(
-        GuardRefused,
-        match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was "
-        "switched",
+    with raises(
+        ApplicationAtWork,
+        match=f"{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was switched",
+        pipeline=only(hour),
     ):
         rebucketed(hour, spark, "Day", offline=True, tell=writes)
     assert deliver(hour, only(hour), spark)  # the old view is in force, and deliveries continue
@@ -363,13 +372,13 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
         return code, err.strip()
 
     planned = steps.plan(hour, name, owner=OWNER)
-    with pytest.raises(
-        GuardRefused,
-        match=f"run 1 of pipeline {name} is not finished .PLANNED.*finish it first: tagmill run deliver",
-    ):
+    with raises(WorkUnfinished, pipeline=name, run=1):
         rebucketed(hour, spark, "Minute", offline=True)
-    with pytest.raises(
-        GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"
+    with raises(
+        GuardRefused,
+        match=r"tag_views \(Hour\), the pipeline now reads others",
+        pipeline=name,
+        run=planned["run"],
     ):
         other = configured(hour, "others", "Minute")
         steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
@@ -411,9 +420,10 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
         and "a rebucket into tag_views_day (Day) is under way" in text
         and text.endswith("--to Day --abandon")
     )
-    with pytest.raises(
-        ConfigurationError,
-        match=r"has its tag views in tag_views \(Hour\), the configuration says tag_views_day \(Day\)",
+    with raises(
+        ViewDiffers,
+        match=r"says tag_views_day \(Day\).*set view_table = \"tag_views\" and bucket_size = \"Hour\"",
+        pipeline=name,
     ):
         deliver(configured(hour, "tag_views_day", "Day"), name, spark)
     assert abandon(hour, name, owner=OWNER)["dry_run"] and "tag_views_day" in tables(stack, made.keyspace)

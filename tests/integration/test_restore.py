@@ -18,10 +18,9 @@ from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.give_up import GiveUp
 from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.delivery.tag_views.withdraw import Event
-from tagmill.errors import GuardRefused
+from tagmill.errors import ForeignWriteTime, LedgerOutdated
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
-from tagmill.ledger.write_times import ForeignWriteTime
 from tests.support import restoring
 from tests.support.delivery import (
     OWNER,
@@ -35,6 +34,7 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.erasing import erased
+from tests.support.errors import raises
 from tests.support.events import Journal, event, this_hour
 from tests.support.topics import Crashed, crashing
 
@@ -120,7 +120,12 @@ def test_close_with_foreign_deletion_stays_sealed(world):
         f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'",
         [world.name],
     )
-    with pytest.raises(ForeignWriteTime, match="progress of 'a', tag 't'.*stays SEALED.*ledger restore"):
+    with raises(
+        ForeignWriteTime,
+        match="progress of 'a', tag 't'.*stays SEALED.*ledger restore",
+        pipeline=world.name,
+        run=run,
+    ):
         steps.close(world.settings, world.name, run, fence, owner=OWNER)
     assert state(world.settings, world.name, run) == "SEALED"
     world.restore("--yes")
@@ -145,9 +150,7 @@ def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
         values = {name: cell[0] for name, cell in row.items()}
         restoring.insert(world.session, world.ledger, table, values, None)
     world.write()
-    with pytest.raises(
-        ForeignWriteTime, match="written by another program.*Nothing was sealed.*ledger restore"
-    ):
+    with raises(ForeignWriteTime, pipeline=world.name):
         world.deliver()
     assert "rows of the ledger that another program has written" in world.restore("--dry-run")
     world.restore("--yes")
@@ -170,12 +173,14 @@ def test_restore_waits_for_sealed_run(world):
         world.deliver()
         world.write()
     restoring.restore(world.session, world.ledger, copied, own_times=False)
-    with pytest.raises(ForeignWriteTime, match="stays SEALED.*ledger restore"):
+    with raises(ForeignWriteTime, pipeline=world.name):
         world.deliver()
     command = ("ledger", "restore", "-p", world.name, "--why", "test", "--yes")
     code, _, said = tagmill(world.file, *command)
     assert code == 2 and "is SEALED" in said and "First finish it: tagmill run deliver" in said
-    with pytest.raises(GuardRefused, match="ends with run.*Nothing was sealed.*ledger restore"):
+    with raises(
+        LedgerOutdated, match="ends with run.*Nothing was sealed.*ledger restore", pipeline=world.name
+    ):
         world.deliver()
     world.restore("--yes")
     world.deliver()
@@ -209,7 +214,7 @@ def assert_nothing_claims_a_number(world: World) -> None:
         partial(give_up.release, "t", "a"),
         partial(erased, world.settings, ["a"]),
     ):
-        with pytest.raises(GuardRefused, match="older than ClickHouse. Nothing was .*ledger restore"):
+        with raises(LedgerOutdated, pipeline=world.name):
             command()
     with Ledger(world.settings.cassandra) as ledger:
         assert ledger.last_run(world.name) == last
@@ -236,22 +241,19 @@ def test_deliver_with_older_ledger_waits_for_restore(world, how):
                 number = ledger.free_number(world.name)
                 ledger.add_intervention(world.name, number, owner=OWNER, who="tester", action="a", why="b")
     world.write()
-    reason = {
-        "inserts": "written by another program",
-        "numbers claimed since": "batches of run .* that the ledger does not know",
-    }.get(how, "ends with run")
-    with pytest.raises(GuardRefused, match=f"{reason}.*ledger restore"):
+    kind = ForeignWriteTime if how == "inserts" else LedgerOutdated
+    with raises(kind, pipeline=world.name):
         world.deliver()
     assert clickhouse_rows(world.settings, world.name) == before
     assert verdicts(world.settings, world.name)["t"].startswith("differs: ")
-    with pytest.raises(GuardRefused, match="older than ClickHouse.*Nothing was audited"):
+    with raises(LedgerOutdated, pipeline=world.name):
         audit(world.settings, world.name, owner=OWNER, spark=world.spark)
     told = world.restore("--dry-run")
     assert "that ClickHouse has and the ledger did not know" in told
     for instant in INSTANTS if how == "own write times" else ():
         with pytest.raises(Crashed), crashing(instant):
             world.restore("--yes")
-        with pytest.raises(GuardRefused, match="ledger restore"):
+        with raises((ForeignWriteTime, LedgerOutdated), pipeline=world.name):
             world.deliver()
     world.restore("--yes")
     world.deliver()

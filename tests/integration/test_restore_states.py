@@ -15,7 +15,7 @@ import pytest
 
 from tagmill.delivery.topics import steps
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import GuardRefused
+from tagmill.errors import ForeignWriteTime, GuardRefused, LedgerOutdated, WorkUnfinished
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.maintenance.ledger_restore.restore import Restoring
@@ -24,6 +24,7 @@ from tests.conftest import FEW_ROWS
 from tests.support import restoring
 from tests.support.building import built
 from tests.support.delivery import as_row, clickhouse_rows, deliver, only, tagmill, verdicts
+from tests.support.errors import raises
 from tests.support.events import event, this_hour
 from tests.support.topics import OWNER, Shop, checked_verdict, made
 
@@ -113,11 +114,11 @@ def older_ledger_with_sealed_run_goes_on(source: Source, how: str) -> None:
     restoring.restore(one.stack.session, one.ledger, copied, own_times=how != "inserts")
     source.add()
     if how == "inserts":
-        with pytest.raises(GuardRefused, match="written by another program.*stays SEALED.*ledger restore"):
+        with raises(ForeignWriteTime, pipeline=one.name):
             one.deliver()
-        with pytest.raises(GuardRefused, match="is SEALED.*First finish it"):
+        with raises(WorkUnfinished, pipeline=one.name, run=planned["run"]):
             source.restore(dry_run=False)
-    with pytest.raises(GuardRefused, match="ends with run.*Nothing was sealed.*ledger restore"):
+    with raises(LedgerOutdated, pipeline=one.name):
         one.deliver()
     source.restore(dry_run=False)
     one.deliver()
@@ -255,7 +256,7 @@ def test_older_ledger_of_builds_numbers_nothing_twice(stack, journal, settings, 
             restoring.restore(stack.session, ledger, copied, own_times=how != "inserts")
         write("a", "b")
         if how == "lost":
-            with pytest.raises(GuardRefused, match="4 persistence ids.*Nothing was written.*--adopt"):
+            with raises(GuardRefused, pipeline=name):
                 built(configured, spark)
             assert written.rows() == before
         else:
@@ -264,7 +265,7 @@ def test_older_ledger_of_builds_numbers_nothing_twice(stack, journal, settings, 
             assert [row for row in written.rows() if row["persistence_id"] != "b"] == [
                 row for row in before if row["persistence_id"] != "b"
             ]
-        with pytest.raises(GuardRefused, match="ledger restore"):
+        with raises((ForeignWriteTime, LedgerOutdated), pipeline=name):
             deliver(configured, name, spark)
         assert verdicts(configured, name)["t"].startswith("differs: ")
         code, _, said = tagmill(file, "ledger", "restore", "-p", name, "--why", "test", "--yes")

@@ -9,9 +9,10 @@ import pytest
 
 from tagmill.delivery.topics.give_up import TopicGiveUp
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, LedgerOutdated
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.ledger_restore.restore import Restoring
+from tests.support.errors import raises
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 
@@ -26,12 +27,8 @@ def lose_ledger(one):
     moment.
     """
     session = one.stack.session
-    shards = {
-        (row.rule, row.shard)
-        for row in session.execute("SELECT pipeline, rule, shard FROM tagmill_test.deduplication")
-        if row.pipeline == one.name
-    }
-    for rule, shard in shards:
+    shards = {shard for shard, _ in one.ids().values()}
+    for rule, shard in ((rule, shard) for rule in one.rules() for shard in shards):
         where = "pipeline = %s AND rule = %s AND shard = %s"
         session.execute(f"DELETE FROM tagmill_test.deduplication WHERE {where}", (one.name, rule, shard))
     for run in range(1, 10):
@@ -49,11 +46,11 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
     lose_ledger(one)
     one.send(7)
     one.send(2, partition=1)  # a product that was delivered before
-    with pytest.raises(GuardRefused, match="older than ClickHouse.*ledger restore"):
+    with raises(LedgerOutdated, pipeline=one.name):
         one.deliver()
     assert topic_line(one.settings, one.name, verify=False)["verdict"].startswith("differs: ")
     give_up = TopicGiveUp(one.settings, one.name, OWNER, "me", "a test")
-    with pytest.raises(GuardRefused, match="older than ClickHouse. Nothing was changed.*ledger restore"):
+    with raises(LedgerOutdated, pipeline=one.name):
         give_up.run([f"{one.name}/0/0"])
     lost = (one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
     assert Restoring(*lost, dry_run=True).run().runs == [1, 2]
@@ -78,10 +75,10 @@ def test_restore_of_topic_refuses_numbers_used_since(shop):
     lose_ledger(one)
     with Ledger(one.settings.cassandra) as ledger:
         ledger.add_intervention(one.name, 1, owner=OWNER, who="me", action="a", why="b")
-    with pytest.raises(GuardRefused, match="batches of run 1 that the ledger does not know.*ledger restore"):
+    with raises(LedgerOutdated, pipeline=one.name):
         one.deliver()
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
-    with pytest.raises(GuardRefused, match="number of run 1.*to other work.*Nothing was changed.*backup"):
+    with raises(GuardRefused, match="to other work.*Nothing was changed.*backup", pipeline=one.name, run=1):
         restoring.run()
     assert one.products() == [1]
 
@@ -94,6 +91,6 @@ def test_restore_of_topic_without_manifest_refuses(shop):
     lose_ledger(one)
     shutil.rmtree(Path(one.settings.storage.root) / one.name / "run-00000001")
     restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
-    with pytest.raises(GuardRefused, match="no manifest.*Nothing was changed.*backup"):
+    with raises(GuardRefused, match="no manifest.*Nothing was changed.*backup", pipeline=one.name, run=1):
         restoring.run()
     assert one.products() == [1]

@@ -15,6 +15,7 @@ from tagmill.ledger.view_builds import Builds
 from tests.conftest import FEW_ROWS
 from tests.support.building import VIEWS, built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, shown_first, tagmill
+from tests.support.errors import raises
 from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
@@ -87,9 +88,7 @@ def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
     with Ledger(configured.cassandra) as ledger:
         manifest = Builds(ledger.cassandra, ledger.ledger_keyspace, journal).newest().manifest_file
     lose(configured, name, manifest)
-    with pytest.raises(
-        SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {name}"
-    ):
+    with raises(SealedFileDamaged, pipeline=name):
         built(configured, spark)
     command = ("run", "give-up", "--pipeline", name, *WHY)
     code, said, wrong = shown_first(settings.file(name), *command)

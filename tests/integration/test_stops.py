@@ -25,6 +25,7 @@ from tests.support.delivery import (
     state,
     tagmill,
 )
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=1)
@@ -39,7 +40,7 @@ def stopped(settings, spark, *, held=()):
     name = only(settings)
     planned = steps.plan(settings, name, owner=OWNER)
     known_to_spark(settings, name, spark)
-    with pytest.raises(DataQualityStop) as error:
+    with raises(DataQualityStop, pipeline=name, run=planned["run"]) as error:
         steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert clickhouse_rows(settings, name) == [] and {
         persistence_id for _, persistence_id in holds(settings, name)

@@ -16,8 +16,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tagmill.delivery.topics.destination_table import diff
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.runs import Ledger
 from tests.support.avro import ENUM, REFUSED
 from tests.support.delivery import tagmill
+from tests.support.errors import raises
 from tests.support.leases import free_lease
 from tests.support.topics import OWNER, made
 
@@ -235,12 +238,9 @@ def test_bad_avro_costs_no_good_record(shop, tmp_path):
     assert (run["rows"], run["unreadable"]) == (10_000, len(places))
     shown = ", ".join([*LOGICAL, *(f"toString({name})" for name in TYPED)])
     assert one.rows(shown) == [texts + typed for _, texts, typed in events]
-    letters = one.stack.session.execute(
-        "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND "
-        "partition = 0",
-        (one.name, one.name),
-    )
-    reasons = {row.offset: row.reason for row in letters}
+    with Ledger(one.settings.cassandra) as ledger:
+        letters = list(DeadLetters(ledger.cassandra, ledger.ledger_keyspace, one.name).listed())
+    reasons = {letter.record.offset: letter.reason for letter in letters}
     assert reasons.keys() == places.keys()
     assert {offset: reason for offset, reason in reasons.items() if places[offset] not in reason} == {}
     code, _, err = tagmill(one.file, "check", "-p", one.name)
@@ -303,14 +303,14 @@ def test_protobuf_wrong_descriptor_makes_dead_letters(shop, tmp_path):
     (run,) = one.deliver(letters=True)
     assert (run["rows"], run["unreadable"]) == (2, 1) and {(3.5,), (4.5,)} <= set(one.rows("price"))
     one.configure(message_type="shop.Nothing")
-    with pytest.raises(ConfigurationError, match="no message shop.Nothing"):
+    with raises(ConfigurationError, pipeline=one.name):
         one.deliver()
     file.write_bytes(protobuf(("price", "STRING")).SerializeToString())
     one.configure(message_type="shop.Event")
-    with pytest.raises(ConfigurationError, match="field price is a string, and column price is Float64"):
+    with raises(ConfigurationError, pipeline=one.name):
         one.deliver()
     file.write_bytes(b"\x0anonsense")
-    with pytest.raises(ConfigurationError, match="no descriptor set"):
+    with raises(ConfigurationError, pipeline=one.name):
         one.deliver()
 
 
@@ -356,7 +356,7 @@ def test_rekey_reads_ids_under_corrected_schema(shop, tmp_path):
     one.configure(shards=7)
     given = {"owner": OWNER, "who": "tester", "spark": lambda: one.spark}
     written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # a wrong change of the schema
-    with pytest.raises(GuardRefused, match="1 of 1 payloads give no id"):
+    with raises(GuardRefused, pipeline=one.name):
         rekey(one.settings, one.name, **given)
     free_lease(one.stack.session, one.name)
     written(tmp_path, "a.avsc", avro_schema(PRICE))
@@ -387,8 +387,10 @@ def test_unfit_schema_change_stops_with_field_name(shop, tmp_path):
     assert code == 2 and "there is no field size" in err
     one.configure(columns=[{"name": "price", "type": "Float64"}])
     written(tmp_path, "a.avsc", avro_schema({"name": "price", "type": "string"}))
-    with pytest.raises(ConfigurationError, match="field price is a string, and column price is Float64"):
+    with raises(
+        ConfigurationError, match="field price is a string, and column price is Float64", pipeline=one.name
+    ):
         one.deliver()
     written(tmp_path, "a.avsc", {"type": "record", "name": "E", "fields": [PRICE]})
-    with pytest.raises(ConfigurationError, match="no field project"):
+    with raises(ConfigurationError, match="no field project", pipeline=one.name):
         one.deliver()

@@ -22,6 +22,7 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
+from tests.support.errors import raises
 from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, Shop, crashing, made
 
@@ -189,9 +190,7 @@ def refused(one):
     """Try to deliver, which lost files of the newest run prevent, and give it up, which writes the files
     again.
     """
-    with pytest.raises(
-        SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {one.name}"
-    ):
+    with raises(SealedFileDamaged, pipeline=one.name):
         one.deliver()
     assert "is closed and had lost files: they were written again" in given_up(one)
     code, _, said = shown_first(one.file, "run", "give-up", "--pipeline", one.name, *WHY)

@@ -12,10 +12,11 @@ from tagmill.delivery.topics.expire_ids import expire
 from tagmill.delivery.topics.interventions import TopicInterventions
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable
+from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable, WorkUnfinished
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tests.support.delivery import tagmill
+from tests.support.errors import raises
 from tests.support.leases import free_lease
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
@@ -38,12 +39,6 @@ def free(one):
     free_lease(one.stack.session, one.name)
 
 
-def rules(one):
-    """Return the rules under which the topic has ids."""
-    rows = one.stack.session.execute("SELECT pipeline, rule FROM tagmill_test.deduplication")
-    return {row.rule for row in rows if row.pipeline == one.name}
-
-
 def test_rekey_other_shards_keeps_ids(shop):
     one = shop(shards=12)
     for product in range(50):
@@ -62,7 +57,7 @@ def test_rekey_other_shards_keeps_ids(shop):
     assert (done.ids, done.same, done.unreadable) == (50, 50, 0)
     after = one.ids()
     assert after.keys() == before.keys() and max(shard for shard, _ in after.values()) < 7
-    assert rules(one) == {one.settings.topic(one.name).rule}
+    assert one.rules() == {one.settings.topic(one.name).rule}
     for product in range(51):
         one.send(product)
     (run,) = one.deliver()
@@ -88,7 +83,7 @@ def test_rekey_other_rule_crashed_then_repeated_is_whole(shop, instant):
     done = rekeyed(one)
     if instant != "rekey.switched":
         assert (done.ids, done.equal, done.changed) == (3, 1, 3) and "become" in done.examples[0]
-    assert len(one.ids()) == 2 and rules(one) == {"product_id%5"}
+    assert len(one.ids()) == 2 and one.rules() == {"product_id%5"}
     one.send(1, colour="green")
     one.send(3, colour="red")
     (run,) = one.deliver()
@@ -106,7 +101,7 @@ def test_rekey_payload_without_id_is_refused(shop):
     one.deliver()
     before = one.ids()
     one.configure(unique_id=["product_id", "colour"])
-    with pytest.raises(GuardRefused, match="field colour, of the key, is missing"):
+    with raises(GuardRefused, match="field colour, of the key, is missing", pipeline=one.name):
         rekeyed(one)
     assert one.ids() == before
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
@@ -117,7 +112,7 @@ def test_rekey_during_open_run_is_refused(shop):
     one.send(1)
     one.sealed()
     one.configure(unique_id=["product_id"])
-    with pytest.raises(GuardRefused, match="put the rule back"):
+    with raises(WorkUnfinished, match="put the rule back", pipeline=one.name, run=1):
         rekeyed(one)
 
 
@@ -133,17 +128,14 @@ def test_rekey_finishing_waits_for_newer_run(shop):
     one.send(2, colour="red")
     planned = one.sealed()
     free(one)
-    with pytest.raises(
-        GuardRefused,
-        match=r"run 3 of pipeline .* is not finished \(SEALED\).*changed; finish it: tagmill run deliver",
-    ):
+    with raises(WorkUnfinished, pipeline=one.name, run=planned["run"]):
         rekeyed(one)
     free(one)
     again = steps.plan(one.settings, one.name, owner=OWNER)
     assert again["run"] == planned["run"] == 3
     one.finish(again)
     assert one.products() == [1, 2] and "nothing to do" in rekeyed(one).message
-    assert len(one.ids()) == 2 and rules(one) == {one.settings.topic(one.name).rule}
+    assert len(one.ids()) == 2 and one.rules() == {one.settings.topic(one.name).rule}
 
 
 @pytest.mark.parametrize("instant", [pytest.param("rekey.slice", marks=pytest.mark.long), "rekey.written"])

@@ -10,16 +10,17 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.delivery.tag_views import steps
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import GuardRefused, ViewNotBuilt
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs.storage import RunFiles
 from tagmill.views import event_reader, writer
-from tagmill.views.build import _Builder
 from tagmill.views.model import Manifest
+from tagmill.views.sealed_build import Attempt
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
+from tests.support.errors import raises
 
 # Other tests here compare minute-buckets and partition-boundary after several builds, and bin/run compares orders.
 HEALTHY = [
@@ -72,9 +73,7 @@ def test_deliver_other_pipeline_reads_built_part_only(stack, keyspace, settings,
     )
     both = configured.model_copy(update={"pipelines": {**configured.pipelines, mirror: other}})
     schema.apply(both)
-    with pytest.raises(
-        ConfigurationError, match=f"was never built.*tagmill views build --pipeline {only(configured)}"
-    ):
+    with raises(ViewNotBuilt, pipeline=mirror):
         steps.plan(both, mirror, owner=OWNER)
     load_messages(stack.session, case, journal, 0, 30)
     built(configured, spark)
@@ -169,7 +168,7 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
 
 def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, monkeypatch):
     """Write the files of the first build again after the second one, as a frozen builder would."""
-    monkeypatch.setattr(_Builder, "sweep", lambda self: None)
+    monkeypatch.setattr(Attempt, "sweep", lambda self: None)
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")

@@ -9,11 +9,14 @@ import pytest
 
 from local.fixtures import WITHOUT_VIEWS
 from spark_jobs import operation as job
-from tagmill.errors import ConfigurationError
+from tagmill.cassandra.client import Cassandra
+from tagmill.errors import ConfigurationError, ViewDiffers
 from tagmill.ledger import schema
+from tagmill.ledger.view_waiting import WaitingIds
 from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill
+from tests.support.errors import raises
 from tests.support.events import event, events, offset_at, this_hour
 
 BEGIN = this_hour() - timedelta(hours=3)
@@ -78,17 +81,21 @@ def test_waiting_ids_are_named_until_built(stack, journal, settings, spark):
         code, told, _ = tagmill(file, command, "--json")
         return code, [line["verdict"] for line in json.loads(told)]
 
+    def since():
+        with Cassandra(configured.cassandra) as cassandra:
+            waiting = WaitingIds(cassandra, "tagmill_test", written.keyspace).current()
+        return {row.reason: row.since for row in waiting}
+
     def delivered():
         deliver(configured, name, spark)
         return [row._replace(late=0) for row in clickhouse_rows(configured, name)]
 
     assert waits(built(configured, spark)) == [("holed", 3, "hole"), ("empty", 1, "no_event")]
-    since = ("SELECT since FROM tagmill_test.view_waiting WHERE journal = %s", (written.keyspace,))
-    first = [row.since for row in stack.session.execute(*since)]
+    first = since()
     written.messages(of["afar"][5:])
     result = built(configured, spark)
     assert waits(result) == [("afar", 3, "hole"), ("holed", 3, "hole"), ("empty", 1, "no_event")]
-    assert [row.since for row in stack.session.execute(*since)] == first
+    assert since() == first
     rest = [*of["whole"], *of["afar"][:2], *of["holed"][:2]]
     assert delivered() == sorted(map(as_row, rest))
     code, (verdict,) = said("status")
@@ -318,8 +325,8 @@ def test_another_bucket_size_is_refused(journal, settings, spark):
     written = journal()
     written.messages(events("p", (1,), BEGIN))
     built(settings(written.keyspace, **HOUR), spark)
-    with pytest.raises(
-        ConfigurationError, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"
+    with raises(
+        ViewDiffers, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"
     ):
         built(settings(written.keyspace, **{**HOUR, "bucket_size": "Day"}), spark)
 

@@ -28,6 +28,7 @@ from tests.support.delivery import (
     only,
 )
 from tests.support.erasing import erased
+from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
 from tests.support.journal_cleaning import cleaned, in_journal, metadata
 
@@ -201,7 +202,9 @@ def test_rebuilt_ids_covered_by_later_deletion_are_told(written, spark, stack):
         f"DELETE FROM {journal.keyspace}.all_persistence_ids USING TIMESTAMP {an_hour_ahead()} WHERE "
         "persistence_id = 'ahead'"
     )
-    with pytest.raises(GuardRefused, match="1 of 2 persistence ids are not in all_persistence_ids"):
+    with raises(
+        GuardRefused, match="1 of 2 persistence ids are not in all_persistence_ids", pipeline=only(configured)
+    ):
         rebuild_ids(configured, only(configured), spark=spark)
     listed = {
         row.persistence_id

@@ -14,8 +14,10 @@ from local.cql import write_partitions
 from local.fixtures import CONVERT, TABLES, Case
 from tagmill.audit.audit import audit
 from tagmill.audit.model import AuditReport
-from tagmill.cassandra.client import refresh_schema
+from tagmill.cassandra.client import Cassandra, refresh_schema
 from tagmill.config.settings import Settings
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger.cleanups import AuditedBucket, CleanupLog
 from tests.support.delivery import OWNER, known_to_spark, only
 
 KEYS = {
@@ -47,6 +49,17 @@ def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
 def _kind(session: Any, keyspace: str, table: str, column: str) -> Any:
     kind = session.cluster.metadata.keyspaces[keyspace].tables[table].columns[column].cql_type
     return CONVERT.get(kind, lambda value: value)
+
+
+def judged(settings: Settings) -> dict[tuple[str, int], AuditedBucket]:
+    """Return what the newest audit has said of each (tag, timebucket) of the only pipeline's view."""
+    name = only(settings)
+    chosen = settings.pipeline(name)
+    with Cassandra(settings.cassandra) as cassandra:
+        log = CleanupLog(cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+        keys = list(Views(cassandra, chosen.journal).partitions())
+        words = zip(keys, log.audited(name, keys), strict=True)
+        return {key: word for key, word in words if word is not None}
 
 
 def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:

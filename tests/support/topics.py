@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics import destination_table, steps
 from tagmill.delivery.topics.status import topic_line
 from tagmill.ledger import schema
+from tagmill.ledger.dedup import TopicOffsets
 from tagmill.runs import checkpoints
 from tagmill.spark import connector
 from tests.conftest import FEW_ROWS, toml_value
@@ -122,17 +124,23 @@ class Shop:
 
     def ids(self) -> dict[str, tuple[int, int]]:
         """Return shard and run of each unique_id in deduplication, under all rules."""
+        return {row.unique_id: (row.shard, row.run) for row in self._deduplication()}
+
+    def rules(self) -> set[str]:
+        """Return the rules under which deduplication has ids."""
+        return {row.rule for row in self._deduplication()}
+
+    def _deduplication(self) -> list[Any]:
         rows = self.stack.session.execute(
-            f"SELECT pipeline, shard, unique_id, run FROM {self.ledger}.deduplication"
+            f"SELECT pipeline, rule, shard, unique_id, run FROM {self.ledger}.deduplication"
         )
-        return {row.unique_id: (row.shard, row.run) for row in rows if row.pipeline == self.name}
+        return [row for row in rows if row.pipeline == self.name]
 
     def offsets(self) -> dict[int, int]:
         """Return the offset up to which each partition is delivered."""
-        rows = self.stack.session.execute(
-            f"SELECT partition, offset FROM {self.ledger}.topic_offsets WHERE pipeline = %s", (self.name,)
-        )
-        return {row.partition: row.offset for row in rows}
+        with Cassandra(self.settings.cassandra) as cassandra:
+            offsets = TopicOffsets(cassandra, self.ledger, self.name).read_to()
+        return {partition: offset for (_, partition), offset in offsets.items()}
 
 
 def crashing(at: str) -> Any:

@@ -26,7 +26,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -61,7 +61,7 @@ class Interventions(OperatorAction):
         with self.at_work() as ledger:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. "
                     "Nothing was changed; "
                     f"finish it: tagmill run deliver --pipeline {self.name}",
@@ -157,7 +157,8 @@ class Interventions(OperatorAction):
                     again = self._reread(set(withdraw.buckets(self.files, plan)))
                     return f"{batch} is being withdrawn by run {left.run}, which would be finished. Then: {again}"
                 return f"{batch} would be withdrawn after run {left.run}, which withdraws batches and is not finished"
-            views = self._require_no_views(f"{batch} is not withdrawn")
+            with about(run=run, batch=batch_id):
+                views = self._require_no_views(f"{batch} is not withdrawn")
             rows, buckets = withdraw.survey(self.settings, ledger, self.name, run, batch_id)
         return (
             f"{batch} would be VOIDED and its {rows} rows removed from ClickHouse{views}; its events would be "
@@ -181,9 +182,9 @@ class Interventions(OperatorAction):
         with self.at_work() as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
-                views = self._require_no_views(
-                    f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn"
-                )
+                refused = f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn"
+                with about(run=run, batch=batch_id):
+                    views = self._require_no_views(refused)
                 plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}")
             return set(withdraw.buckets(self.files, plan))
 
@@ -312,7 +313,7 @@ class Interventions(OperatorAction):
 
     def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                 "changed; first: "
                 f"tagmill run deliver --pipeline {self.name}",

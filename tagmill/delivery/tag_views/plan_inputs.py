@@ -19,7 +19,7 @@ from tagmill.delivery.tag_views.model import Slice
 from tagmill.delivery.tag_views.plan import Part, PlanInputs, ViewCoverage, late_fitting, reread_range
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.timeuuid import from_datetime, to_datetime
-from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.errors import StoreUnavailable, ViewNotBuilt
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.hour_counts import hour_counts
 from tagmill.ledger.progress import Watermark
@@ -340,10 +340,11 @@ def _built(settings: Settings, ledger: Ledger, name: str) -> ViewCoverage | None
     builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, keyspace)
     newest = builds.newest()
     if (builder := settings.builder(keyspace)) and (newest is None or newest.built_to is None):
-        raise ConfigurationError(
+        raise ViewNotBuilt(
             f"pipeline {name}: the view of journal {keyspace} was never built (views = "
             '"tagmill"). Nothing was planned. '
-            f"Build it: tagmill views build --pipeline {builder}"
+            f"Build it: tagmill views build --pipeline {builder}",
+            pipeline=name,
         )
     return built_by(newest, grows=builder is not None, late=builds.late(name) if newest else {})
 

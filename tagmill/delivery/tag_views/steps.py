@@ -222,7 +222,8 @@ def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> li
     if unknown := [tag for tag in wanted or [] if tag not in known]:
         raise ConfigurationError(
             f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})"
-            f"{did_you_mean(unknown[0], known)}"
+            f"{did_you_mean(unknown[0], known)}",
+            pipeline=pipeline,
         )
     return wanted or known
 

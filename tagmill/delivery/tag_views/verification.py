@@ -115,7 +115,8 @@ def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings)
         raise ConfigurationError(
             f"pipeline {pipeline}: {ledger.cassandra.where} has no table "
             f"{configured.keyspace}.{configured.view_table}. Nothing was read. "
-            "Correct keyspace or view_table, or let the application create it"
+            "Correct keyspace or view_table, or let the application create it",
+            pipeline=pipeline,
         )
 
 

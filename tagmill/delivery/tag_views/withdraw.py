@@ -27,7 +27,7 @@ from tagmill.domain.continuity.model import Hole
 from tagmill.domain.documents import Batch
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks as ticks_of
-from tagmill.errors import GuardRefused, StoreUnavailable, about
+from tagmill.errors import GuardRefused, StoreUnavailable, WorkUnfinished, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
@@ -170,7 +170,7 @@ def count(files: RunFiles, document: Plan) -> int:
 
 def _require_none_open(ledger: Ledger, name: str) -> None:
     if row := ledger.open_run(name):
-        raise GuardRefused(
+        raise WorkUnfinished(
             f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
             f"tagmill run deliver --pipeline {name}",
             pipeline=name,

@@ -96,7 +96,8 @@ def _guards(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> I
             raise ConfigurationError(
                 f"pipeline {pipeline}: the ids of delivered events were made by {current.rule}, and the "
                 f"configuration says {configured.rule}. Put it back, or make the ids again: tagmill dedup "
-                f"rekey --pipeline {pipeline}"
+                f"rekey --pipeline {pipeline}",
+                pipeline=pipeline,
             )
 
     return (

@@ -15,7 +15,7 @@ from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, WorkUnfinished
 from tagmill.ledger.same_tables import would_accept
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
@@ -99,7 +99,7 @@ class TopicInterventions(OperatorAction):
             )
         with self.at_work() as ledger:
             if row := ledger.open_run(self.name):
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                     f"changed; first: tagmill run deliver --pipeline {self.name}",
                     pipeline=self.name,

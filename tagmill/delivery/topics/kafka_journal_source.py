@@ -275,7 +275,7 @@ class Events:
                 "tag": tag,
                 "id": entry["id"],
                 "seq_nr": row.seq_nr,
-                "created_at": _milliseconds(row.timestamp),
+                "created_at": milliseconds_of(row.timestamp),
                 "topic": entry["topic"],
                 "partition": row.partition,
                 "offset": row.offset,
@@ -321,7 +321,8 @@ def _of_this_life(entry: dict[str, Any], row: Any) -> bool:
     return of_this_life(uuid(entry["record_id"]), row.meta_record_id)
 
 
-def _milliseconds(moment: Any) -> int:
+def milliseconds_of(moment: Any) -> int:
+    """Return a moment of Cassandra's driver in milliseconds since 1970; 0 for none."""
     # Cassandra has whole milliseconds, and the driver's floats are off by a microsecond, either way, far from
     # 1970.
     found = utc(moment)

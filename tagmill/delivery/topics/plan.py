@@ -40,7 +40,8 @@ def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
         raise ConfigurationError(
             f"pipeline {pipeline}: the ids of delivered events were made by {there.rule}, and the "
             f"configuration says {chosen.rule}. "
-            f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {pipeline}"
+            f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {pipeline}",
+            pipeline=pipeline,
         )
 
 
@@ -288,7 +289,8 @@ def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, S
         raise ConfigurationError(
             f"pipelines.{pipeline}.keyspace: {chosen.keyspace} has not the tables of a Kafka Journal. "
             "Nothing was read; "
-            "replicate to it first, or correct the name"
+            "replicate to it first, or correct the name",
+            pipeline=pipeline,
         )
     reach = {
         place: Span(0, offset + 1)
@@ -298,7 +300,8 @@ def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, S
     if missing := set(chosen.topics) - {topic for topic, _ in reach}:
         raise ConfigurationError(
             f"pipelines.{pipeline}.topics: nothing of {', '.join(sorted(missing))} is replicated to "
-            f"{chosen.keyspace}. Nothing was read"
+            f"{chosen.keyspace}. Nothing was read",
+            pipeline=pipeline,
         )
     return dict(sorted(reach.items()))
 

@@ -25,7 +25,7 @@ from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import Rekeyed
 from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import FenceRaised, GuardRefused, about_pipeline
+from tagmill.errors import FenceRaised, GuardRefused, WorkUnfinished, about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
@@ -166,7 +166,7 @@ class _Rekeying:
         """
         if row := self.ledger.open_run(self.name):
             back = "" if rule == self.pipeline.rule else f"put the rule back ({rule}) and "
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are "
                 f"made by {rule}. Nothing was "
                 f"changed; {back}finish it: tagmill run deliver --pipeline {self.name}",

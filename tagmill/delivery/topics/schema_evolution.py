@@ -256,5 +256,6 @@ def must_fit(name: str, done: Iterable[ColumnChange]) -> None:
         )
         raise ConfigurationError(
             f"pipeline {name}: {said}. Nothing was changed. Take the column back to what it was, or give "
-            "the new one another name"
+            "the new one another name",
+            pipeline=name,
         )

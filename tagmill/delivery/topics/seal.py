@@ -30,7 +30,7 @@ from tagmill.delivery.topics.staged_files import PLACE, Mask, Source, StagedFile
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
-from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.errors import FenceRaised, RecordsLost
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import lost_records
 from tagmill.kafka.spark_source import with_records
@@ -216,7 +216,7 @@ class _Sealing:
                 if self.plan.records <= self.pipeline.small_run_rows:
                     return self._decode([records(kafka, part) for part in self.plan.ranges])
                 return with_records(self.spark, kafka, self.plan.ranges, self._decode)
-            except GuardRefused:
+            except RecordsLost:
                 self._nothing_gone(kafka)
                 raise
 
@@ -229,13 +229,13 @@ class _Sealing:
         return source, stage(source, self.files, f"{self.folder}/staged")
 
     def _nothing_gone(self, kafka: Kafka) -> None:
-        """Raise GuardRefused if Kafka no longer has all records of the plan; the message says which are gone
+        """Raise RecordsLost if Kafka no longer has all records of the plan; the message says which are gone
         and how to go on.
         """
         gone = lost_records(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
         if gone:
             name = self.plan.pipeline
-            raise GuardRefused(
+            raise RecordsLost(
                 f"{name}: {kafka.where} has no more all records that run {self.plan.run} is to read: "
                 f"{'; '.join(gone)}. Nothing was "
                 f"sealed, and offsets stay. Give the run up: tagmill run abandon --pipeline {name} --why "

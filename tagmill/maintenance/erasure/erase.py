@@ -18,7 +18,14 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import require_no_views
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.domain.batches.states import RunState
-from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable, about_pipeline
+from tagmill.errors import (
+    BatchDiffers,
+    PersistenceIdsUnknown,
+    StoreUnavailable,
+    WorkUnfinished,
+    about,
+    about_pipeline,
+)
 from tagmill.ledger.attempts import of_builds
 from tagmill.ledger.checks import Checks
 from tagmill.ledger.cleanups import CleanupLog
@@ -83,7 +90,9 @@ def erase(
             clickhouse.check_destination(settings.pipeline(name).destination)
             what = f"nothing of pipeline {name} is erased, since views would keep it"
             table = settings.pipeline(name).destination
-            if views := require_no_views(clickhouse, table, what, despite_views=despite_views or not delete):
+            with about(pipeline=name):
+                views = require_no_views(clickhouse, table, what, despite_views=despite_views or not delete)
+            if views:
                 kept.append(f"what is erased of {table} stays in the materialized views {views}")
         work = _Erasing(settings, pipeline, names, ledger, clickhouse, owner, tell)
         total = Total()
@@ -94,9 +103,9 @@ def erase(
         while group := list(dict.fromkeys(islice(remaining, AT_ONCE))):
             work.group(group, total, who, why, delete=delete)
     if total.differing:
-        raise BatchDiffers(differs(pipeline, total))
+        raise BatchDiffers(differs(pipeline, total), batch=total.differing[0])
     if total.is_nothing and (delete or total.persistence_ids):
-        raise ConfigurationError(nobody(pipeline, work.journal, total))
+        raise PersistenceIdsUnknown(nobody(pipeline, work.journal, total))
     total.warnings.extend(work.of_ids.warnings())
     return result(pipeline, work.journal, total, delete=delete)
 
@@ -183,7 +192,7 @@ class _Erasing:
                     name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "an erasure is under way"
                 )
             elif row:
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
                     "erased; first: "
                     f"tagmill run deliver --pipeline {name}",
@@ -195,10 +204,11 @@ class _Erasing:
         newest = builds.newest()
         # After the takeover, a builder that wakes up late can't commit what it has read.
         if newest and builds.take_over(self.owner, newest.bucket_size).state == BuildState.SEALED:
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"build {newest.build} of journal {self.journal} is not finished. Nothing was erased; "
                 "first: tagmill views build, or "
-                f"tagmill views rebuild, --pipeline {self.name}"
+                f"tagmill views rebuild, --pipeline {self.name}",
+                pipeline=self.name,
             )
 
     def _must_be_cleaned(self) -> None:
@@ -211,7 +221,7 @@ class _Erasing:
                 self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view
             )
             if cleaned.is_unfinished(chosen.tags):
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill "
                     f"cleanup --pipeline {name} --yes",
                     pipeline=name,

@@ -18,7 +18,13 @@ from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import ticks
-from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused, about_pipeline
+from tagmill.errors import (
+    ConfigurationError,
+    PersistenceIdsRefused,
+    PersistenceIdsUnknown,
+    WorkUnfinished,
+    about_pipeline,
+)
 from tagmill.journal.event_store import (
     IDS_AT_ONCE,
     IDS_SIDE_BY_SIDE,
@@ -56,7 +62,7 @@ def clean(
 
     Out: dry_run, persistence_ids, events, view_rows, snapshots, refused, unknown, `refusals` (the first:
     persistence_id, tag, reason, text), `unknown_ids` (the first), warnings, message. Raises
-    ConfigurationError if none of the persistence ids is known. A deletion raises GuardRefused while a run is
+    PersistenceIdsUnknown if none of the persistence ids is known. A deletion raises GuardRefused while a run is
     not finished, and LeaseTaken while a pipeline on the journal is at work.
     """
     chosen = settings.pipeline(pipeline)
@@ -78,14 +84,16 @@ def clean(
                 due = begun + total.persistence_ids / chosen.cleanup.persistence_ids_per_second
                 time.sleep(max(0.0, due - time.monotonic()))
     if total.unknown == total.persistence_ids:
-        raise ConfigurationError(_nobody(pipeline, chosen, total))
+        raise PersistenceIdsUnknown(_nobody(pipeline, chosen, total))
     return _result(pipeline, total, warnings, delete)
 
 
 def raise_if_refused(done: dict[str, Any]) -> None:
     """Raise PersistenceIdsRefused if a guard refused any persistence id."""
     if done["refused"]:
-        raise PersistenceIdsRefused(f"{done['message']}. The first refused: {done['refusals'][0]['text']}")
+        raise PersistenceIdsRefused(
+            f"{done['message']}. The first refused: {done['refusals'][0]['text']}", pipeline=done["pipeline"]
+        )
 
 
 class _Cleaning:
@@ -240,7 +248,7 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
         for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
             kept.enter_context(held(settings, ledger.cassandra, pipeline, owner, [name]))
             if row := ledger.open_run(name):
-                raise GuardRefused(
+                raise WorkUnfinished(
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
                     "deleted; first: "
                     f"tagmill run deliver --pipeline {name}",

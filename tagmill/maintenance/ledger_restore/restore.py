@@ -18,7 +18,7 @@ from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Document
-from tagmill.errors import GuardRefused, about
+from tagmill.errors import WorkUnfinished, about
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.preconditions import check_journal
@@ -130,7 +130,7 @@ class Restoring(OperatorAction):
         base = ledger.delivered.write_times.raise_above(self.name, newest)
         checkpoints.reached("restore.base_raised")
         if is_behind and (row := ledger.open_run(self.name)) and row.state == RunState.SEALED:
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {row.run} of pipeline {self.name} is SEALED, and ClickHouse has more than it. "
                 "Only the write times were raised, so that it can be closed. First finish it: "
                 f"tagmill run deliver --pipeline {self.name}, then again: tagmill ledger restore --pipeline "

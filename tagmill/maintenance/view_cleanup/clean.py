@@ -44,7 +44,8 @@ def clean(
     if delete and not chosen.cleanup.enabled:
         raise GuardRefused(
             f"pipelines.{pipeline}.cleanup.enabled is false: nothing was deleted. Look what would be: "
-            f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true"
+            f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true",
+            pipeline=pipeline,
         )
     with _ledger(settings, pipeline, owner, delete) as ledger:
         now = agreed_now(settings, ledger.cassandra)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import View
-from tagmill.errors import DataQualityStop, GuardRefused
+from tagmill.errors import ApplicationAtWork, DataQualityStop, GuardRefused, WorkUnfinished
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds, BuildState
@@ -59,20 +59,20 @@ def must_be_finished(
     cleaned = CleanupLog(ledger.cassandra, ledger_keyspace, journal, source)
     for name in pipelines:
         if row := ledger.open_run(name):
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run "
                 f"deliver --pipeline {name}",
                 pipeline=name,
                 run=row.run,
             )
         if cleaned.is_unfinished(settings.pipeline(name).tags):
-            raise GuardRefused(
+            raise WorkUnfinished(
                 f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes",
                 pipeline=name,
             )
     newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
     if newest and newest.state != BuildState.DONE:
-        raise GuardRefused(
+        raise WorkUnfinished(
             f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build"
         )
 
@@ -84,7 +84,7 @@ def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None
     """
     line = now.join(before, now.columns, "left_anti").first()
     if line is not None:
-        raise GuardRefused(
+        raise ApplicationAtWork(
             f"journal {journal}: {line['of']} of {line['persistence_id']!r} moved meanwhile (tag "
             f"{line['tag']!r}, now "
             f"{line['number']}): the application is at work. Nothing was switched, what is copied stays; "
@@ -105,7 +105,7 @@ def must_be_ours(strays: DataFrame, rows: TableDiff, begun_at: datetime, way_out
     line = foreign.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").first()
     if line is not None:
         source, target = rows.source.table, f"{rows.keyspace}.{rows.target.table}"
-        raise GuardRefused(
+        raise ApplicationAtWork(
             f"{target} has {foreign.count()} rows that {source} has not, written since it was made: "
             "somebody else writes to it "
             f"(tag {line['tag_name']!r}, {line['persistence_id']!r}, number "
@@ -131,5 +131,6 @@ def must_be_there(lost: DataFrame, rows: TableDiff, pipeline: str) -> None:
             "dropped. Does a node of the application still write to the old table? Look: tagmill audit "
             f"--pipeline {pipeline}. If somebody "
             "took them away on purpose (extra_in_view, perhaps): DROP TABLE "
-            f"{rows.keyspace}.{rows.source.table}"
+            f"{rows.keyspace}.{rows.source.table}",
+            pipeline=pipeline,
         )

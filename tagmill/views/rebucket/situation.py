@@ -6,7 +6,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, ViewDiffers
 from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.views.rebucket.tables import ViewTables, default_name
 
@@ -46,7 +46,8 @@ def look(
         raise GuardRefused(
             f"journal {views.journal}: a rebucket into {filling} is under way. Nothing was done; go on "
             f"with it (--to {size}), or "
-            f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon"
+            f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon",
+            pipeline=name,
         )
     tables.check_source(now.table)
     if not filling:
@@ -61,10 +62,11 @@ def require_configured_view(settings: Settings, views: JournalViews, now: View) 
     for name in settings.on_journal(views.journal):
         views.check(name, settings.pipeline(name).view)
         if (other := settings.pipeline(name).view) != now:
-            raise ConfigurationError(
+            raise ViewDiffers(
                 f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, "
                 f"and in {other} for this one. "
-                "Nothing was done; correct the configuration first"
+                "Nothing was done; correct the configuration first",
+                pipeline=name,
             )
 
 

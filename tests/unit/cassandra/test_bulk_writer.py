@@ -67,7 +67,7 @@ def message_of(statement, timestamp):
 
 
 def sent(statement, protocol):
-    return bulk_writer._Protocol.encode_message(message_of(statement, 17), 1, protocol, None, False)
+    return bulk_writer.BatchProtocol.encode_message(message_of(statement, 17), 1, protocol, None, False)
 
 
 KEYS = st.tuples(st.sampled_from(["a", "ä", ""]), st.integers(1, 2))

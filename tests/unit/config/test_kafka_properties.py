@@ -76,7 +76,7 @@ def test_property_reaches_each_client_that_has_it() -> None:
     assert (options["kafka.client.rack"], options["kafka.check.crcs"]) == ("a", "true")
     assert "kafka.socket.keepalive.enable" not in options
     with Kafka(settings) as kafka:
-        assert kafka._conf().items() >= settings.properties.items()
+        assert kafka.client_options().items() >= settings.properties.items()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local.clickhouse_engine import HEAD, _reading, takes_rows
+from local.clickhouse_engine import HEAD, reading_spool, takes_rows
 
 SPOOL = Path("/x/spool'1")
 
@@ -30,11 +30,11 @@ def test_other_statements_do_not(sql):
 
 def test_the_spool_file_takes_the_place_of_input():
     """Statements read the spooled body from a file where they named input() or no source."""
-    assert _reading(
+    assert reading_spool(
         "INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL
     ) == ("INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')")
     assert (
-        _reading("INSERT INTO t FORMAT Native", SPOOL)
+        reading_spool("INSERT INTO t FORMAT Native", SPOOL)
         == "INSERT INTO t FROM INFILE '/x/spool\\'1' FORMAT Native"
     )
 

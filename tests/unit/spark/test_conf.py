@@ -10,7 +10,7 @@ from local.layout import ROOT
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.spark.connector_jars import EXCLUDED, PACKAGES, PYSPARK, jars_conf
-from tagmill.spark.session import HOT, JAVA_OPTIONS, NEWEST_PYTHON, _require_python, spark_conf
+from tagmill.spark.session import HOT, JAVA_OPTIONS, NEWEST_PYTHON, require_python, spark_conf
 
 
 def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
@@ -93,6 +93,6 @@ def test_pyspark_version_is_that_of_its_packages() -> None:
 
 
 def test_newer_python_is_refused_with_one_line() -> None:
-    _require_python(NEWEST_PYTHON)
+    require_python(NEWEST_PYTHON)
     with pytest.raises(ConfigurationError, match="need Python 3.11, .* this is 3.13. Nothing was started"):
-        _require_python((3, 13))
+        require_python((3, 13))

@@ -10,6 +10,7 @@ from tagmill.delivery.tag_views.withdraw import Event, undelivered, withdrawable
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import GuardRefused
 from tagmill.ledger.runs import RunRow
+from tests.support.errors import raises
 from tests.unit.delivery.tag_views.ledger_rows import batch_row, run_row
 
 
@@ -30,10 +31,9 @@ def test_withdrawable_batch_of_closed_run() -> None:
     ids=["unknown run", "unknown batch", "sealed run", "abandoned run", "void batch"],
 )
 def test_withdrawable_refuses(row: RunRow | None, state: BatchState, number: int, message: str) -> None:
-    with pytest.raises(GuardRefused, match=message) as refusal:
+    about = {"pipeline": "p", "run": 3, "batch": str(UUID(int=number))}
+    with raises(GuardRefused, match=message, **about):
         withdrawable("p", 3, UUID(int=number), row, [batch_row(1, state)])
-    told = refusal.value
-    assert (told.pipeline, told.run, told.batch) == ("p", 3, str(UUID(int=number)))
 
 
 EVENTS = st.builds(
