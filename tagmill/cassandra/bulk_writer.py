@@ -1,5 +1,5 @@
 """Write many rows to one Cassandra table: encode column by column, send unlogged batches of one partition
-(docs/decisions/0023).
+(docs/decisions/0023), or of a few (docs/decisions/0107).
 
 Arrow encodes the columns, byte for byte, as the body of the protocol's BATCH message, so that a batch is a
 slice of a buffer.
@@ -34,8 +34,11 @@ PIECE_BYTES = 4 * 1024 * 1024
 # A batch has at most the bytes of both together; a row above LARGE_ROW_BYTES is sent alone. Cassandra's own
 # thresholds concern batches of several partitions (CASSANDRA-10876).
 WINDOW_BYTES, LARGE_ROW_BYTES = 96 * 1024, 16 * 1024
-# Batches that are under way at once.
-IN_FLIGHT = 16
+# A batch of several partitions has at most the bytes of both together: Cassandra warns of it above 5 KiB or 10
+# partitions, and refuses it above 50 KiB.
+MIXED_WINDOW_BYTES, MIXED_LARGE_ROW_BYTES = 3 * 1024, 1024
+# Batches that are under way at once, of one partition and of several.
+IN_FLIGHT, MIXED_IN_FLIGHT = 16, 32
 # Columns of the view and of deduplication that name a row in the message that it is too large.
 NAMING = ("tag_name", "persistence_id", "sequence_nr", "unique_id")
 # Constants of the native protocol: a prepared statement in a BATCH message, and the flag for a default
@@ -56,7 +59,12 @@ class Target:
 
 
 def write_rows(
-    cassandra: Cassandra, target: Target, rows: Iterable[Rows], beside: Mapping[str, Any] | None = None
+    cassandra: Cassandra,
+    target: Target,
+    rows: Iterable[Rows],
+    beside: Mapping[str, Any] | None = None,
+    *,
+    mixed: int = 1,
 ) -> int:
     """Write rows to the columns of the same names, and return how many rows there were.
 
@@ -64,7 +72,7 @@ def write_rows(
 
     Nulls are not set: they leave existing values and write no tombstone. `beside` has Python values that are
     the same in all rows. Types are those of encoding.encoded. Consecutive rows of one partition are written
-    together.
+    together; with `mixed` above 1, so many consecutive rows of any partitions at most.
 
     Raises:
         ConfigurationError: the table or a column does not exist, or values do not fit.
@@ -79,12 +87,12 @@ def write_rows(
             # A column without values is not set in any row.
             columns = tuple(name for name in piece.schema.names if piece[name].null_count < piece.num_rows)
             if columns not in encoders:
-                encoders[columns] = _Encoder(cassandra, target, columns, beside or {})
+                encoders[columns] = _Encoder(cassandra, target, columns, beside or {}, mixed)
             yield from encoders[columns].batches(piece)
             written += piece.num_rows
 
     cassandra.session.client_protocol_handler = BatchProtocol
-    cassandra.write_ready(batches(), IN_FLIGHT)
+    cassandra.write_ready(batches(), IN_FLIGHT if mixed == 1 else MIXED_IN_FLIGHT)
     return written
 
 
@@ -118,9 +126,14 @@ class _Encoder:
     """Encoder of rows with one set of columns into batches."""
 
     def __init__(
-        self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]
+        self,
+        cassandra: Cassandra,
+        target: Target,
+        columns: Sequence[str],
+        beside: Mapping[str, Any],
+        mixed: int = 1,
     ) -> None:
-        self.cassandra, self.where, self.target = cassandra, cassandra.where, target
+        self.cassandra, self.where, self.target, self.mixed = cassandra, cassandra.where, target, mixed
         ttl = {} if target.ttl_seconds is None else {"[ttl]": target.ttl_seconds}
         of_rows = [name for name in columns if name not in beside]
         self.statement = _prepared(cassandra, target, [*beside, *of_rows])
@@ -132,8 +145,8 @@ class _Encoder:
         ]
 
     def batches(self, rows: pa.RecordBatch) -> Iterator["_Batch"]:
-        """Yield all rows as batches of consecutive rows of one partition; raises ConfigurationError for a row
-        that can't be written.
+        """Yield all rows as batches of consecutive rows of one partition, or of any if they may be mixed; raises
+        ConfigurationError for a row that can't be written.
         """
         found: dict[str, list[Part]] = {}
         for name in self.kinds:
@@ -143,7 +156,10 @@ class _Encoder:
             [_head(self.statement), *(part for parts in found.values() for part in parts)]
         )
         keys = [found[name] for name in self.keys]
-        cuts = cut_batches(offsets, [parts[-1] for parts in keys if isinstance(parts[-1], pa.Array)])
+        if self.mixed > 1:
+            cuts = cut_mixed(offsets, self.mixed)
+        else:
+            cuts = cut_batches(offsets, [parts[-1] for parts in keys if isinstance(parts[-1], pa.Array)])
         bounds = offsets[cuts].tolist()
         if rows.num_rows and (size := int(np.diff(offsets).max())) > BESIDE_VALUES:
             self._must_fit(rows, int(np.diff(offsets).argmax()), size)
@@ -234,12 +250,26 @@ def cut_batches(offsets: Numbers, keys: Sequence[pa.Array]) -> Numbers:
     begins[0] = True
     for key in keys:
         begins[1:] |= pc.not_equal(key[1:], key[:-1]).to_numpy(zero_copy_only=False)
-    large = np.diff(offsets) > LARGE_ROW_BYTES
+    return _cut_by_size(offsets, begins, WINDOW_BYTES, LARGE_ROW_BYTES)
+
+
+def cut_mixed(offsets: Numbers, rows: int) -> Numbers:
+    """Return what cut_batches returns, for batches of at most `rows` rows of any partitions."""
+    begins = np.zeros(len(offsets) - 1, bool)
+    begins[::rows] = True
+    return _cut_by_size(offsets, begins, MIXED_WINDOW_BYTES, MIXED_LARGE_ROW_BYTES)
+
+
+def _cut_by_size(offsets: Numbers, begins: npt.NDArray[np.bool_], window: int, large_row: int) -> Numbers:
+    """Cut batches, which begin where `begins` says, at each `window` of bytes and around each larger row than
+    `large_row`.
+    """
+    large = np.diff(offsets) > large_row
     begins |= large
     begins[1:] |= large[:-1]
     since = offsets[np.flatnonzero(begins)][np.cumsum(begins) - 1]
-    begins[1:] |= np.diff((offsets[:-1] - since) // WINDOW_BYTES) != 0
-    return np.append(np.flatnonzero(begins), count)
+    begins[1:] |= np.diff((offsets[:-1] - since) // window) != 0
+    return np.append(np.flatnonzero(begins), len(begins))
 
 
 def _value(parts: Sequence[Part], row: int) -> bytes:
@@ -261,7 +291,7 @@ class _Body:
 
 
 class _Batch(BatchStatement):  # type: ignore[misc]
-    """Rows of one partition; `key`: the values of its columns."""
+    """Rows of one partition, or of a few; `key`: the values of the first one's columns."""
 
     def __init__(self, body: _Body, keyspace: str, key: Sequence[bytes]) -> None:
         super().__init__(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.LOCAL_QUORUM)

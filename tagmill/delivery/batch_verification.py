@@ -1,6 +1,6 @@
 """Compare the batches of a destination with the ledger: rows and checksum of each, asked of ClickHouse."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -94,15 +94,17 @@ def stored(
             made.append(Stored(row.run, batch, expected, there, open=row.state.is_open, expired=gone))
         return made
 
-    numbers: Sequence[int] = range(retired.up_to() + 1, last + 1)
-    for serial in (False, True):
-        runs, doubtful = ledger.many_runs(pipeline, numbers, serial=serial), []
-        for number, (row, of_row) in zip(numbers, runs, strict=True):
-            made = of_run(row, of_row) if row is not None and row.manifest_file else []
-            if row is None or row.state.is_open or not all(map(_is_settled, made)):
-                doubtful.append(number)
-            batches |= {one.batch.batch_id: one for one in made}
-        numbers = doubtful
+    numbers = range(retired.up_to() + 1, last + 1)
+    doubtful = dict[int, tuple[RunRow | None, list[BatchRow]]]()
+    for number, (row, of_row) in zip(numbers, ledger.many_runs(pipeline, numbers), strict=True):
+        made = of_run(row, of_row) if row is not None and row.manifest_file else []
+        if row is None or row.state.is_open or not all(map(_is_settled, made)):
+            doubtful[number] = row, of_row
+        batches |= {one.batch.batch_id: one for one in made}
+    # Serial reads take ten times as long, so only those runs are read so. What did not change was judged already.
+    for known, now in zip(doubtful.values(), ledger.many_runs(pipeline, doubtful, serial=True), strict=True):
+        if now != known and now[0] is not None and now[0].manifest_file:
+            batches |= {one.batch.batch_id: one for one in of_run(now[0], now[1])}
     for batch_id in batches:
         found.pop(batch_id, None)
     # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
@@ -151,12 +153,13 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
             )
 
 
-def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
-    """Yield the runs that have a NEW batch. A run past retention has none."""
+def runs_with_new(
+    ledger: Ledger, ledger_keyspace: str, pipeline: str, *, serial: bool = True
+) -> Iterator[int]:
+    """Yield the runs that have a NEW batch; `serial` as for Ledger.many_runs. A run past retention has none."""
     retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
     numbers = range(retired + 1, ledger.last_run(pipeline) + 1)
-    runs = ledger.many_runs(pipeline, numbers, serial=True)
-    for number, (_, batches) in zip(numbers, runs, strict=True):
+    for number, batches in ledger.batches_of_many(pipeline, numbers, serial=serial):
         if any(batch.state == BatchState.NEW for batch in batches):
             yield number
 

@@ -194,7 +194,8 @@ class ExpiredRows:
         for batch in retired.batches(self.last_run):
             known.add((batch.run, batch.number))
             yield batch.run, batch.number, batch.tag, batch.rows
-        for run in range(retired.up_to() + 1, self.last_run + 1):
-            for row in self.ledger.batches(self.pipeline, run):
+        numbers = range(retired.up_to() + 1, self.last_run + 1)
+        for run, batches in self.ledger.batches_of_many(self.pipeline, numbers):
+            for row in batches:
                 if row.state == BatchState.IN_CLICKHOUSE and (run, row.number) not in known:
                     yield run, row.number, row.tag, row.rows

@@ -13,19 +13,20 @@ from itertools import groupby, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
+import pyarrow as pa
+
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.domain import identifiers
 from tagmill.domain.continuity.model import Hole, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.errors import ForeignWriteTime
+from tagmill.ledger.progress_rows import READ_TOGETHER, READS_AT_ONCE, ROWS_AT_ONCE, SCHEMA, ProgressRows
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 # Partitions over which the holds of a tag are spread. It must never change.
 HOLD_SHARDS = 16
 # Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
-# Keys that one request reads, and requests that are under way at once.
-READ_TOGETHER, READS_AT_ONCE = 10, 32
 T = TypeVar("T")
 Key = tuple[str, str]
 
@@ -69,6 +70,7 @@ class ProgressStore:
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:
         self.cassandra, self.keyspace = cassandra, identifiers.cql(ledger_keyspace)
+        self.ledger_keyspace = ledger_keyspace
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
     def watermarks(self, pipeline: str) -> dict[str, Watermark]:
@@ -160,38 +162,23 @@ class ProgressStore:
 
         Raises ForeignWriteTime.
         """
-        written = self.write_times.of(pipeline, run)
-        insert = (
-            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, "
-            "sequence_nr,"
-            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?'
-        )
+        return self.write_progress_rows(pipeline, run, _progress_tables(rows))
 
-        def values(row: tuple[str, str, Progress]) -> tuple[Any, ...]:
-            tag, persistence_id, known = row
-            offset = UUID(known.offset) if known.offset else None
-            missing = write_intervals(known.missing)
-            return (
-                pipeline,
-                tag,
-                persistence_id,
-                known.number,
-                known.sequence_nr,
-                offset,
-                missing,
-                run,
-                written,
-            )
+    def write_progress_rows(self, pipeline: str, run: int, tables: Iterable[pa.Table]) -> int:
+        """Write progress that comes as tables (progress_rows.SCHEMA), read it back, and return how many rows it has.
 
-        return self._written(
-            pipeline,
-            "progress",
-            insert,
-            rows,
-            values,
-            lambda part: self._has_progress(pipeline, part),
-            lambda row: (row[0], row[1]),
-        )
+        An `offset` that is null replaces one that an earlier run has written.
+
+        Raises ForeignWriteTime.
+        """
+        written_at = self.write_times.of(pipeline, run)
+        rows = ProgressRows(self.cassandra, self.ledger_keyspace, pipeline, run, written_at)
+        count = 0
+        for written, other in rows.write(tables):
+            if other is not None:
+                raise _outranked(pipeline, f"progress of {other[1]!r}, tag {other[0]!r},")
+            count += written
+        return count
 
     def delete_progress(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
         """Delete the progress of each (tag, persistence_id) and return how many were given.
@@ -209,11 +196,6 @@ class ProgressStore:
             lambda part: (known is None for known in self.progress(pipeline, part)),
             lambda key: key,
         )
-
-    def _has_progress(self, pipeline: str, rows: list[tuple[str, str, Progress]]) -> Iterator[bool]:
-        stored = self.progress(pipeline, ((tag, persistence_id) for tag, persistence_id, _ in rows))
-        for (_, _, wanted), known in zip(rows, stored, strict=True):
-            yield known is not None and replace(known, ticks=0) == replace(wanted, ticks=0)
 
     def _written(
         self,
@@ -370,6 +352,24 @@ def shard(persistence_id: str) -> int:
     change.
     """
     return sum(persistence_id.encode()) % HOLD_SHARDS
+
+
+def _progress_tables(rows: Iterable[tuple[str, str, Progress]]) -> Iterator[pa.Table]:
+    """Yield the progress of each (tag, persistence_id) as tables (progress_rows.SCHEMA)."""
+    remaining = iter(rows)
+    while part := list(islice(remaining, ROWS_AT_ONCE)):
+        lines = (
+            (
+                tag,
+                persistence_id,
+                known.number,
+                known.sequence_nr,
+                str(UUID(known.offset)) if known.offset else None,
+                write_intervals(known.missing),
+            )
+            for tag, persistence_id, known in part
+        )
+        yield pa.table(list(map(list, zip(*lines, strict=True))), SCHEMA)
 
 
 def write_intervals(missing: tuple[Interval, ...]) -> str:

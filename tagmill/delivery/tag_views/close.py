@@ -23,11 +23,13 @@ from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcom
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_close
-from tagmill.domain.continuity.model import Hole, Progress
+from tagmill.domain.continuity.model import Hole
 from tagmill.errors import TransientError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
-from tagmill.ledger.progress import HoldRow, Watermark, read_intervals
+from tagmill.ledger.progress import HoldRow, Watermark
+from tagmill.ledger.progress_rows import ROWS_AT_ONCE
+from tagmill.ledger.progress_rows import SCHEMA as PROGRESS
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs import checkpoints
@@ -57,7 +59,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     checkpoints.reached("close.before_progress")
     plan = read_plan(files, row) if row.plan_file else None
     with read_back(ledger, name, run, fence):
-        ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
+        ledger.delivered.write_progress_rows(name, run, _progress(files, manifest, voided, void_tags))
         checkpoints.reached("close.after_progress")
         write_holds(ledger, files, manifest, void_tags)
         _move_watermarks(settings, ledger, manifest, batches, void_tags, plan)
@@ -96,17 +98,15 @@ def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | No
 
 def _progress(
     files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]
-) -> Iterator[tuple[str, str, Progress]]:
-    """Yield the final progress of each persistence_id; for a tag with void batches, the last one before the
-    first of these.
+) -> Iterator[pa.Table]:
+    """Yield the final progress of each persistence_id as tables of the ledger's columns; for a tag with void batches,
+    the last one before the first of these.
     """
-    for group in _row_groups(files, manifest):
-        table = group.filter(
-            pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string()))
-        )
-        yield from _as_progress(table)
+    for rows in _progress_rows(files, manifest):
+        final = pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string()))
+        yield _in_ledger(rows.filter(final))
     if void_tags:
-        yield from _as_progress(_before_void(files, manifest, voided, void_tags))
+        yield _in_ledger(_before_void(files, manifest, voided, void_tags))
 
 
 def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
@@ -115,7 +115,7 @@ def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tag
         tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided)
         for tag in void_tags
     }
-    rows = (row for group in _row_groups(files, manifest) for row in group.to_pylist())
+    rows = (row for some in _progress_rows(files, manifest) for row in some.to_pylist())
     schema = pa.schema(
         [(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")]
         + [(n, pa.int64()) for n in ("number", "sequence_nr")]
@@ -142,23 +142,29 @@ def last_before_void(rows: Iterable[dict[str, Any]], first_void: Mapping[str, in
     return list(best.values())
 
 
-def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
-    """Yield the row groups of the run's progress files, whose digests are checked."""
+def _progress_rows(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
+    """Yield the rows of the run's progress files, whose digests are checked, some thousand at a time."""
     for file, sha256 in manifest.sha256.items():
         if file.startswith(f"{manifest.progress_file}/"):
             with files.open_sealed(file, sha256) as source:
-                parquet = pq.ParquetFile(source)
-                for group in range(parquet.num_row_groups):
-                    yield parquet.read_row_group(group)
+                for rows in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE):
+                    yield pa.Table.from_batches([rows])
 
 
-def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
-    for batch in table.to_batches(max_chunksize=10_000):
-        for row in batch.to_pylist():
-            progress = Progress(
-                row["number"], row["sequence_nr"], 0, row["offset"], read_intervals(row["missing"])
-            )
-            yield row["tag"], row["persistence_id"], progress
+def _in_ledger(rows: pa.Table) -> pa.Table:
+    """Return rows of a progress file as the ledger has them: an empty offset is none, and no gaps are an empty text."""
+    offsets = rows["offset"]
+    return pa.table(
+        {
+            "tag": rows["tag"],
+            "persistence_id": rows["persistence_id"],
+            "tag_pid_sequence_nr": rows["number"],
+            "sequence_nr": rows["sequence_nr"],
+            "offset": pc.if_else(pc.equal(offsets, ""), None, offsets),
+            "missing": pc.fill_null(rows["missing"], ""),
+        },
+        PROGRESS,
+    )
 
 
 def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:

@@ -238,8 +238,11 @@ def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[F
 
 
 def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
-    """Yield the batches that are NEW although their run isn't open, from the ledger alone."""
-    for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline):
+    """Yield the batches that are NEW although their run isn't open, from the ledger alone.
+
+    A batch that becomes NEW meanwhile may be missing.
+    """
+    for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline, serial=False):
         yield from unfinished_of(ledger, pipeline, number)
 
 

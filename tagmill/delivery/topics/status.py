@@ -111,8 +111,8 @@ def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[
         Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline),
     )
     found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
-    for number in range(retired.up_to() + 1, last + 1):
-        batches = ledger.batches(pipeline, number)
+    numbers = range(retired.up_to() + 1, last + 1)
+    for number, batches in ledger.batches_of_many(pipeline, numbers):
         found |= {one.batch_id: one.rows for one in batches if one.state == BatchState.IN_CLICKHOUSE}
         if any(one.state == BatchState.NEW for one in batches):
             wrong += [one.text for one in unfinished_of(ledger, pipeline, number)]

@@ -29,11 +29,9 @@ class UnknownBatch:
 def known_batches(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> set[UUID]:
     """Return the batches of all runs of the ledger, also past retention."""
     retired, last = Retired(ledger.cassandra, ledger_keyspace, pipeline), ledger.last_run(pipeline)
-    of_runs = (
-        batch.batch_id
-        for run in range(retired.up_to() + 1, last + 1)
-        for batch in ledger.batches(pipeline, run)
-    )
+    numbers = range(retired.up_to() + 1, last + 1)
+    of_many = ledger.batches_of_many(pipeline, numbers, serial=True)
+    of_runs = (batch.batch_id for _, batches in of_many for batch in batches)
     return {*of_runs, *(kept.batch_id for kept in retired.batches(last))}
 
 
