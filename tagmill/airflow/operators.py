@@ -28,7 +28,7 @@ from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Operation
 from tagmill.runs.privacy import UMASK, make_folder, private_file
-from tagmill.runs.temporary_folders import Workspace, workspace
+from tagmill.runs.temporary_folders import OwnFolder, own_folder
 
 
 class QuietSparkSubmitHook(SparkSubmitHook):
@@ -40,7 +40,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):
     """
 
     def __init__(
-        self, *, secrets: Mapping[str, str], default_master: str, own: Workspace, **kwargs: Any
+        self, *, secrets: Mapping[str, str], default_master: str, own: OwnFolder, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self._secrets, self._own = dict(secrets), own
@@ -118,7 +118,7 @@ class JobOperator(SparkSubmitOperator):
             report_file = self._report_file(settings, context)
             arguments = self._arguments(report_file, owner(context))
             parent = None if names_disks(settings) else settings.spark.conf.get(LOCAL_DIR)
-            with workspace(parent) as own, self._hook_for(settings, own, arguments) as self._hook:
+            with own_folder(parent) as own, self._hook_for(settings, own, arguments) as self._hook:
                 report = self._run(settings, report_file, context)
         self.log.info("%s", report.get("message"))
         return small(report)
@@ -185,7 +185,7 @@ class JobOperator(SparkSubmitOperator):
 
     @contextmanager
     def _hook_for(
-        self, settings: Settings, own: Workspace, arguments: Sequence[str]
+        self, settings: Settings, own: OwnFolder, arguments: Sequence[str]
     ) -> Iterator[QuietSparkSubmitHook]:
         """Make the hook.
 
@@ -231,7 +231,7 @@ class JobOperator(SparkSubmitOperator):
         self,
         settings: Settings,
         secrets: Mapping[str, str],
-        own: Workspace,
+        own: OwnFolder,
         properties_file: str | None = None,
     ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(

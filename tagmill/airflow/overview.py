@@ -17,6 +17,7 @@ from tagmill.kafka_journal.model import PartitionStatus
 from tagmill.ledger.audits import Audits, in_words
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import trace_log
+from tagmill.runs.workspace import Workspace
 from tagmill.spark.errors import tell, was_interrupted
 
 SHOWN_RUNS = 20
@@ -109,38 +110,41 @@ def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineVi
     Raises StoreUnavailable or ConfigurationError if the ledger cannot be read.
     """
     with Ledger(settings.cassandra) as ledger:
-        of_views = [_of_views(ledger, settings, name, count_view=count_view) for name in settings.pipelines]
+        names = settings.pipelines
+        of_views = [_of_views(Workspace(settings, name, ledger), count_view=count_view) for name in names]
         return [
             *of_views,
-            *(_stream(ledger, settings, name) for name in settings.streams),
+            *(_stream(Workspace(settings, name, ledger)) for name in settings.streams),
             *_replicated(settings),
         ]
 
 
-def _of_views(ledger: Ledger, settings: Settings, name: str, *, count_view: bool) -> PipelineView:
-    view = _without_lines(settings, name, settings.pipeline(name).destination)
+def _of_views(workspace: Workspace, *, count_view: bool) -> PipelineView:
+    settings, name = workspace.settings, workspace.name
+    view = _without_lines(workspace)
     try:
         # The newest runs and the audit need no other store than the ledger.
-        view = replace(view, runs=tuple(_runs(ledger, settings, name)))
-        view = replace(view, audit=_audit(ledger, settings, name))
+        view = replace(view, runs=tuple(_runs(workspace)))
+        view = replace(view, audit=_audit(workspace))
         lines = tag_table(settings, name, count_view=count_view, verify=False)
     except Exception as error:
         return _unread(settings, view, error)
     return replace(view, tags=tuple(TagLine(**line) for line in lines))
 
 
-def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
-    view = _without_lines(settings, name, settings.stream(name).destination)
+def _stream(workspace: Workspace) -> PipelineView:
+    view = _without_lines(workspace)
     try:
-        view = replace(view, runs=tuple(_runs(ledger, settings, name)))
-        line = topic_line(settings, name, verify=False)
+        view = replace(view, runs=tuple(_runs(workspace)))
+        line = topic_line(workspace.settings, workspace.name, verify=False)
     except Exception as error:
-        return _unread(settings, view, error)
+        return _unread(workspace.settings, view, error)
     return replace(view, stream=StreamLine(**{field.name: line[field.name] for field in fields(StreamLine)}))
 
 
-def _without_lines(settings: Settings, name: str, destination: str) -> PipelineView:
-    return PipelineView(name, f"deliver_{name}", f"{settings.clickhouse.database}.{destination}")
+def _without_lines(workspace: Workspace) -> PipelineView:
+    table = f"{workspace.settings.clickhouse.database}.{workspace.delivering.destination}"
+    return PipelineView(workspace.name, f"deliver_{workspace.name}", table)
 
 
 def _unread(settings: Settings, view: PipelineView, error: Exception) -> PipelineView:
@@ -163,7 +167,8 @@ def _replicated(settings: Settings) -> Iterator[PipelineView]:
             yield _unread(settings, view, error)
 
 
-def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:
+def _runs(workspace: Workspace) -> Iterator[RunLine]:
+    ledger, name = workspace.ledger, workspace.name
     newest = ledger.last_run(name)
     for number in range(newest, max(newest - SHOWN_RUNS, 0), -1):
         row = ledger.run(name, number)
@@ -181,12 +186,12 @@ def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:
             rows=sum(batch.rows for batch in arrived),
             planned_at=row.planned_at,
             closed_at=row.closed_at,
-            page=page_of(settings, name, f"run-{number:08d}"),
+            page=page_of(workspace.settings, name, f"run-{number:08d}"),
         )
 
 
-def _audit(ledger: Ledger, settings: Settings, name: str) -> AuditLine | None:
-    row = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name).last_done()
+def _audit(workspace: Workspace) -> AuditLine | None:
+    row = workspace.store(Audits).last_done()
     if row is None:
         return None
     return AuditLine(
@@ -194,5 +199,5 @@ def _audit(ledger: Ledger, settings: Settings, name: str) -> AuditLine | None:
         done_at=row.done_at,
         agrees=bool(row.agrees),
         verdict="agrees" if row.agrees else f"does not agree: {in_words(row.findings)}",
-        page=page_of(settings, name, f"audit-{row.audit:08d}"),
+        page=page_of(workspace.settings, workspace.name, f"audit-{row.audit:08d}"),
     )

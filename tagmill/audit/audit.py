@@ -25,13 +25,11 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
 from tagmill.ledger.audits import AuditRow, Audits, AuditState
 from tagmill.ledger.preconditions import check_journal
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
-from tagmill.runs.leased import held
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_workspace, silent
 from tagmill.spark.materialize import count_rows, materialize
 
 if TYPE_CHECKING:
@@ -69,15 +67,16 @@ def audit(
 
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
-    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+    # An audit takes a lease of its own and not the pipeline's, so that deliveries go on.
+    leases = [f"{pipeline}/audit"]
+    with (
+        open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell or silent) as workspace,
+        workspace.clickhouse() as clickhouse,
+    ):
         clickhouse.check_destination(chosen.destination)
-        require_up_to_date(settings, ledger, pipeline, done="Nothing was audited")
-        # An audit takes a lease of its own and not the pipeline's, so that deliveries go on.
-        with (
-            held(settings, ledger.cassandra, pipeline, owner, [f"{pipeline}/audit"]),
-            explained(ledger.cassandra.where, "The audit changed nothing"),
-        ):
-            return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(wanted)
+        require_up_to_date(workspace, done="Nothing was audited")
+        with explained(workspace.cassandra.where, "The audit changed nothing"):
+            return _Audit(workspace, clickhouse, spark).run(wanted)
 
 
 def told(report: AuditReport) -> Result:
@@ -117,31 +116,19 @@ def raise_unless_it_agrees(report: AuditReport) -> None:
 class _Audit:
     """One audit of one pipeline with one Spark session."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        ledger: Ledger,
-        clickhouse: ClickHouse,
-        spark: SparkSession,
-        tell: Tell,
-    ) -> None:
+    def __init__(self, workspace: Workspace, clickhouse: ClickHouse, spark: SparkSession) -> None:
         from tagmill.journal.frames import JournalSchema
 
-        self.settings = settings
-        self.name = pipeline
-        self.pipeline = settings.pipeline(pipeline)
-        self.ledger = ledger
-        self.ledger_keyspace = settings.cassandra.ledger_keyspace
+        self.settings, self.ledger = workspace.settings, workspace.ledger
+        self.name, self.pipeline, self.tell = workspace.name, workspace.pipeline, workspace.tell
+        self.ledger_keyspace, self.files = workspace.ledger_keyspace, workspace.files
         self.clickhouse = clickhouse
         self.spark = spark
-        self.tell = tell
         self.untagged = 0
-        self.files = RunFiles(settings.storage.root)
-        self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
-        self.views = JournalViews(ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
-        check_journal(ledger.cassandra, settings, pipeline)
-        self.journal = JournalSchema.load_checked(ledger.cassandra, self.pipeline.journal)
+        self.audits = workspace.store(Audits)
+        self.views = workspace.journal_store(JournalViews)
+        check_journal(workspace.cassandra, workspace.settings, workspace.name)
+        self.journal = JournalSchema.load_checked(workspace.cassandra, self.pipeline.journal)
 
     def run(self, tags: list[str]) -> AuditReport:
         """Audit these tags: judge, write the report and its pages, record the result, and remove the files of
@@ -214,7 +201,7 @@ class _Audit:
         }
         start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
         reached = {tag: min(until, marks[tag].ticks) if tag in marks else -1 for tag in tags}
-        expiry = Expiry.declared(self.settings, self.name, self.clickhouse)
+        expiry = Expiry.declared(self.pipeline, self.clickhouse)
         expired = expiry.cutoff_ms * TICKS_PER_MILLISECOND if expiry else 0
         return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, reached, expired)
 

@@ -33,9 +33,9 @@ from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import leased
 from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import open_step, open_workspace
 from tagmill.spark.errors import explained
 
 if TYPE_CHECKING:
@@ -238,13 +238,11 @@ class _Repair:
 
     def _mend(self) -> view_repair.Mended:
         """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
-        with leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (
-            ledger,
-            lease,
-        ):
+        with open_step(self.settings, self.name, owner=self.owner, wait=True) as workspace:
+            ledger = workspace.ledger
             audited = self._audited(ledger)
-            require_same_tables(self.settings, ledger.cassandra, self.name, "Nothing was changed")
-            journal = JournalSchema.load_checked(ledger.cassandra, self.pipeline.journal)
+            require_same_tables(self.settings, workspace.cassandra, self.name, "Nothing was changed")
+            journal = JournalSchema.load_checked(workspace.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
                 done = view_repair.Mended()
@@ -252,25 +250,25 @@ class _Repair:
                 done = self._all_left(audited, kinds)
             else:
                 self.interventions.record(
-                    ledger,
+                    workspace,
                     f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}",
                 )
-                with explained(ledger.cassandra.where, "What is repaired stays"):
+                with explained(workspace.cassandra.where, "What is repaired stays"):
                     view_repair.stage(
                         self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair")
                     )
                 checkpoints.reached("repair.staged")
-                with ClickHouse(self.settings.clickhouse) as clickhouse:
+                with workspace.clickhouse() as clickhouse:
                     mender = view_repair.Mender(
                         self.settings,
                         self.name,
-                        ledger.cassandra,
+                        workspace.cassandra,
                         clickhouse,
                         journal=journal,
                         tell=self.tell,
                     )
                     done = mender.run(self.files, f"{self.folder}/repair")
-            lease.give_back()
+            workspace.give_back()
             return done
 
     def _audited(self, ledger: Ledger) -> AuditRow:
@@ -308,10 +306,8 @@ class _Repair:
         ):
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
-        with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            batches, unknown = stored(
-                self.settings, self.name, ledger, clickhouse, self.pipeline.destination, read_manifest
-            )
+        with open_workspace(self.settings, self.name) as workspace, workspace.clickhouse() as clickhouse:
+            batches, unknown = stored(workspace, clickhouse, self.pipeline.destination, read_manifest)
         for batch in unknown:
             self._leave(
                 Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}"

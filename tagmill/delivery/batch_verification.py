@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse, Totals
-from tagmill.config.settings import Settings
 from tagmill.delivery.destination_retention import ExpiredRows
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState
@@ -13,6 +12,7 @@ from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +62,21 @@ class Stored:
 
 
 def stored(
-    settings: Settings,
-    pipeline: str,
-    ledger: Ledger,
-    clickhouse: ClickHouse,
-    table: str,
-    read: Callable[[RunFiles, RunRow], Sealed],
+    workspace: Workspace, clickhouse: ClickHouse, table: str, read: Callable[[RunFiles, RunRow], Sealed]
 ) -> tuple[list[Stored], list[UUID]]:
     """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids
     that no run has.
 
     Batches past retention are included.
     """
+    ledger = workspace.ledger
     found = _stored(clickhouse, table)
-    files = RunFiles(settings.storage.root)
+    files = workspace.files
     retired, last = (
-        Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline),
-        ledger.last_run(pipeline),
+        workspace.store(Retired),
+        ledger.last_run(workspace.name),
     )
-    expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
+    expired = ExpiredRows.declared(workspace, clickhouse)
     batches: dict[UUID, Stored] = {}
 
     def of_run(row: RunRow, of_row: list[BatchRow]) -> list[Stored]:
@@ -96,13 +92,15 @@ def stored(
 
     numbers = range(retired.up_to() + 1, last + 1)
     doubtful = dict[int, tuple[RunRow | None, list[BatchRow]]]()
-    for number, (row, of_row) in zip(numbers, ledger.many_runs(pipeline, numbers), strict=True):
+    for number, (row, of_row) in zip(numbers, ledger.many_runs(workspace.name, numbers), strict=True):
         made = of_run(row, of_row) if row is not None and row.manifest_file else []
         if row is None or row.state.is_open or not all(map(_is_settled, made)):
             doubtful[number] = row, of_row
         batches |= {one.batch.batch_id: one for one in made}
     # Serial reads take ten times as long, so only those runs are read so. What did not change was judged already.
-    for known, now in zip(doubtful.values(), ledger.many_runs(pipeline, doubtful, serial=True), strict=True):
+    for known, now in zip(
+        doubtful.values(), ledger.many_runs(workspace.name, doubtful, serial=True), strict=True
+    ):
         if now != known and now[0] is not None and now[0].manifest_file:
             batches |= {one.batch.batch_id: one for one in of_run(now[0], now[1])}
     for batch_id in batches:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse, Totals
-from tagmill.config.settings import Settings
+from tagmill.config.kafka import Stream
+from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches.layout import Column
 from tagmill.domain.batches.states import BatchState
@@ -25,8 +26,9 @@ from tagmill.domain.documents import Batch
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.batch_times import BatchTimes, Times
 from tagmill.ledger.retired_batches import Retired
-from tagmill.ledger.runs import BatchRow, Ledger
+from tagmill.ledger.runs import BatchRow
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 DAY_MS = 86_400_000
 # Milliseconds before their expiry from which rows count as expired: a TTL may remove them between two
@@ -79,11 +81,10 @@ class Expiry:
         self.unit = TIME_COLUMNS[self.column.name]
 
     @classmethod
-    def declared(cls, settings: Settings, pipeline: str, clickhouse: ClickHouse) -> "Expiry | None":
+    def declared(cls, pipeline: PipelineSettings | Stream, clickhouse: ClickHouse) -> "Expiry | None":
         """Return the expiry of a pipeline's destination, or None if no retention is declared."""
-        of = settings.streams.get(pipeline) or settings.pipeline(pipeline)
-        days = of.destination_retention_days
-        return None if days is None else cls(clickhouse, of.destination, days)
+        days = pipeline.destination_retention_days
+        return None if days is None else cls(clickhouse, pipeline.destination, days)
 
     def within(self, source: BinaryIO) -> Within:
         """Return the count and checksum of a sealed file's rows within the retention."""
@@ -126,19 +127,15 @@ class ExpiredRows:
     the ledger.
     """
 
-    def __init__(self, settings: Settings, pipeline: str, ledger: Ledger, expiry: Expiry | None) -> None:
-        self.settings, self.pipeline, self.ledger, self.expiry = settings, pipeline, ledger, expiry
-        self.files = RunFiles(settings.storage.root)
-        self.last_run = ledger.last_run(pipeline) if expiry else 0
-        keyspace = settings.cassandra.ledger_keyspace
-        self.times = BatchTimes(ledger.cassandra, keyspace, pipeline).read(self.last_run) if expiry else {}
+    def __init__(self, workspace: Workspace, expiry: Expiry | None) -> None:
+        self.workspace, self.expiry = workspace, expiry
+        self.last_run = workspace.ledger.last_run(workspace.name) if expiry else 0
+        self.times = workspace.store(BatchTimes).read(self.last_run) if expiry else {}
 
     @classmethod
-    def declared(
-        cls, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse
-    ) -> "ExpiredRows":
+    def declared(cls, workspace: Workspace, clickhouse: ClickHouse) -> "ExpiredRows":
         """Return the expired rows of a pipeline; without a declared retention no row ever expires."""
-        return cls(settings, pipeline, ledger, Expiry.declared(settings, pipeline, clickhouse))
+        return cls(workspace, Expiry.declared(workspace.delivering, clickhouse))
 
     def count(
         self, run: int, batch: BatchRow, expected: list[Totals], stored: list[Totals], sealed: Batch | None
@@ -159,7 +156,7 @@ class ExpiredRows:
             return missing
         if sealed is None:
             return missing if times and times.first_ms < cutoff else 0
-        with self.files.open_sealed(sealed.file, sealed.sha256) as source:
+        with self.workspace.files.open_sealed(sealed.file, sealed.sha256) as source:
             within = self.expiry.within(source)
         agrees = within.rows < wanted.rows and self.expiry.agrees(batch.batch_id, wanted.generation, within)
         return missing if agrees else 0
@@ -189,13 +186,13 @@ class ExpiredRows:
 
     def _batches(self) -> Iterator[tuple[int, int, str, int]]:
         """Yield run, number, tag and rows of each delivered batch."""
-        retired = Retired(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.pipeline)
+        retired = self.workspace.store(Retired)
         known = set()
         for batch in retired.batches(self.last_run):
             known.add((batch.run, batch.number))
             yield batch.run, batch.number, batch.tag, batch.rows
         numbers = range(retired.up_to() + 1, self.last_run + 1)
-        for run, batches in self.ledger.batches_of_many(self.pipeline, numbers):
+        for run, batches in self.workspace.ledger.batches_of_many(self.workspace.name, numbers):
             for row in batches:
                 if row.state == BatchState.IN_CLICKHOUSE and (run, row.number) not in known:
                     yield run, row.number, row.tag, row.rows

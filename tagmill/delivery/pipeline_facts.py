@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.domain import clock, identifiers
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.timeuuid import to_datetime
@@ -23,7 +22,7 @@ from tagmill.ledger.checks import CheckRow, Checks
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.view_waiting import WaitingIds
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 # Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute
 # them.
@@ -110,21 +109,20 @@ class PipelineFacts:
         }
 
 
-def collect(
-    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str
-) -> PipelineFacts:
+def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> PipelineFacts:
     """Read what the ledger knows of a pipeline, and the destination's contents if there is a check or an audit
     to compare them with.
     """
-    keyspace = settings.cassandra.ledger_keyspace
+    settings, ledger, pipeline = workspace.settings, workspace.ledger, workspace.name
+    keyspace = workspace.ledger_keyspace
     last = ledger.last_run(pipeline)
     rows = [row for number in (last, last - 1) if number > 0 and (row := ledger.run(pipeline, number))]
     open_run = next((row for row in rows if row.state.is_open), None)
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
-    checks = Checks(ledger.cassandra, keyspace, pipeline).newest()
-    audit = _last_audit(settings, ledger, pipeline) if pipeline in settings.pipelines else None
+    checks = workspace.store(Checks).newest()
+    audit = _last_audit(workspace) if pipeline in settings.pipelines else None
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
-    failures = [Failures(ledger.cassandra, keyspace, name).current() for name in names]
+    failures = [Failures(workspace.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
         closed=next((row for row in rows if not row.state.is_open), None),
         open_run=OpenRun(open_run.run, open_run.state.value, open_run.fence) if open_run else None,
@@ -132,27 +130,26 @@ def collect(
         sealed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.NEW),
         failure=failures[0],
         build_failure=failures[1] if len(failures) > 1 else None,
-        unended=tuple(each for name in names for each in unended(ledger.cassandra, keyspace, name)),
-        view_waits=tuple(_view_waits(settings, ledger, pipeline)) if pipeline in settings.pipelines else (),
+        unended=tuple(each for name in names for each in unended(workspace.cassandra, keyspace, name)),
+        view_waits=tuple(_view_waits(workspace)) if pipeline in settings.pipelines else (),
         checks=checks,
         contents=contents(clickhouse, table) if checks or audit else UNTOLD,
         audit=audit,
     )
 
 
-def _view_waits(settings: Settings, ledger: Ledger, pipeline: str) -> Iterator[ViewWait]:
+def _view_waits(workspace: Workspace) -> Iterator[ViewWait]:
     """Yield what waits in builds of the pipeline's view; nothing if the application writes the view."""
-    configured = settings.pipeline(pipeline)
-    builder = settings.builder(configured.keyspace)
+    configured = workspace.pipeline
+    builder = workspace.settings.builder(configured.keyspace)
     if builder is None:
         return
     adopt = (
         "Turn events-by-tag off in the application, then take its numbers as the start: "
         f"tagmill views build --pipeline {builder} --adopt"
     )
-    today = clock.earliest(ledger.cassandra.clocks)
-    keyspace = settings.cassandra.ledger_keyspace
-    for row in WaitingIds(ledger.cassandra, keyspace, configured.keyspace).current():
+    today = clock.earliest(workspace.cassandra.clocks)
+    for row in workspace.journal_store(WaitingIds).current():
         yield ViewWait(
             row.ids,
             row.persistence_id,
@@ -165,9 +162,7 @@ def _view_waits(settings: Settings, ledger: Ledger, pipeline: str) -> Iterator[V
 
 
 def record_checks(
-    settings: Settings,
-    ledger: Ledger,
-    pipeline: str,
+    workspace: Workspace,
     findings: Mapping[str, Sequence[str]],
     at: datetime,
     known: PipelineFacts,
@@ -179,7 +174,7 @@ def record_checks(
     """
     rows, checksum = checked
     run = known.closed.run if known.closed else 0
-    Checks(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).write(
+    workspace.store(Checks).write(
         CheckRow(tag, at, run, rows, checksum, not texts, texts[0] if texts else "")
         for tag, texts in findings.items()
     )
@@ -213,21 +208,19 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _last_audit(settings: Settings, ledger: Ledger, pipeline: str) -> LastAudit | None:
+def _last_audit(workspace: Workspace) -> LastAudit | None:
     """Return the last audit that came to its end, or None if there is none.
 
     Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
     speaks for all tags, and one that agrees for none.
     """
-    row = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).last_done()
+    row = workspace.store(Audits).last_done()
     if row is None:
         return None
     try:
-        report = json.loads(
-            RunFiles(settings.storage.root).read(f"{folder(pipeline, row.audit)}/report.json")
-        )
+        report = json.loads(workspace.files.read(f"{folder(workspace.name, row.audit)}/report.json"))
     except (TagmillError, OSError):
-        found = {} if row.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, row.findings)
+        found = {} if row.agrees else dict.fromkeys(workspace.pipeline.tags, row.findings)
         return LastAudit(row, found, 0, UNTOLD)
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
     of_none = Counter[str](dict(row.findings)) - sum(of_tags.values(), Counter[str]())

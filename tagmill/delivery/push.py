@@ -18,7 +18,7 @@ import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tagmill.clickhouse.client import ClickHouse, Totals
-from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.dependent_views import DependentViews
 from tagmill.delivery.destination_retention import Expiry, Within, times_in
 from tagmill.domain.batches.layout import TAG_VIEWS, Layout
@@ -26,12 +26,12 @@ from tagmill.domain.batches.states import BatchState
 from tagmill.domain.documents import Batch
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError, about
 from tagmill.ledger.batch_times import BatchTimes
-from tagmill.ledger.runs import BatchRow, Ledger
+from tagmill.ledger.runs import BatchRow
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import Sealed, all_batches
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 PushProgress = Callable[[int, int], None]
@@ -50,31 +50,21 @@ class Destination:
 
 
 def push_batches(
-    settings: Settings,
-    ledger: Ledger,
-    files: RunFiles,
-    manifest: Sealed,
-    fence: int,
-    to: Destination,
-    progress: PushProgress | None = None,
+    workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress | None = None
 ) -> None:
     """Push the NEW batches of a manifest that was read before; see `push`."""
-    _Pushing(settings, ledger, files, manifest, fence, to, progress or (lambda done, of: None)).run()
+    _Pushing(workspace, manifest, fence, to, progress or (lambda done, of: None)).run()
 
 
-def destination_of(settings: Settings, name: str) -> Destination:
+def destination_of(pipeline: PipelineSettings) -> Destination:
     """Return the destination of a pipeline that reads tag views."""
-    pipeline = settings.pipeline(name)
     return Destination(pipeline.destination, parallel_inserts=pipeline.parallel_inserts)
 
 
-def push_one(
-    settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination
-) -> None:
+def push_one(workspace: Workspace, manifest: Sealed, fence: int, number: int, to: Destination) -> None:
     """Push one NEW batch of a run, even of a closed one, as `batches resend` needs it."""
-    files = RunFiles(settings.storage.root)
-    pushing = _Pushing(settings, ledger, files, manifest, fence, to, lambda done, of: None)
-    rows = {row.number: row for row in ledger.batches(manifest.pipeline, manifest.run)}
+    pushing = _Pushing(workspace, manifest, fence, to, lambda done, of: None)
+    rows = {row.number: row for row in workspace.ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)
     pushing.push_tag([batch], rows, lambda: None)
 
@@ -83,19 +73,12 @@ class _Pushing:
     """One push of one run."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        files: RunFiles,
-        manifest: Sealed,
-        fence: int,
-        to: Destination,
-        progress: PushProgress,
+        self, workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress
     ) -> None:
-        self.settings, self.to = settings, to
+        self.workspace, self.to = workspace, to
         self.pause = 0.0
-        self.ledger = ledger
-        self.files = files
+        self.ledger = workspace.ledger
+        self.files = workspace.files
         self.manifest = manifest
         self.fence = fence
         self.progress = progress
@@ -110,7 +93,7 @@ class _Pushing:
         self.progress(done, len(manifest.batches))
         if not waiting:
             return
-        with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
+        with self.workspace.clickhouse(self.to.layout) as clickhouse:
             clickhouse.check_destination(self.to.table)
             DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
         by_tag: dict[str, list[Batch]] = {}
@@ -137,7 +120,7 @@ class _Pushing:
         """Push one tag's batches one after the other, with a client of their own; stop when the push of any
         tag has failed.
         """
-        with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
+        with self.workspace.clickhouse(self.to.layout) as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
             two_offsets = TwoOffsets(clickhouse, self.to.table)
             noted = two_offsets if self.to.layout is TAG_VIEWS and two_offsets.exists() else None
@@ -163,7 +146,7 @@ class _Pushing:
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
-        expiry = Expiry.declared(self.settings, manifest.pipeline, clickhouse)
+        expiry = Expiry.declared(self.workspace.delivering, clickhouse)
         within = self._within(expiry, batch, content)
         if within and within.is_past:
             self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
@@ -225,7 +208,7 @@ class _Pushing:
         """
         if expiry is None:
             return None
-        times = BatchTimes(self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline)
+        times = self.workspace.store(BatchTimes)
         times.write(self.manifest.run, [(batch.number, times_in(io.BytesIO(content)))])
         return expiry.within(io.BytesIO(content))
 

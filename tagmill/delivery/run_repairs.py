@@ -14,6 +14,7 @@ from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import Sealed
+from tagmill.runs.workspace import Workspace
 
 EVERY_GENERATION = 2**32 - 1
 
@@ -179,8 +180,8 @@ def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
 
 
 def send_again(
+    workspace: Workspace,
     action: OperatorAction,
-    ledger: Ledger,
     clickhouse: ClickHouse,
     manifest: Sealed,
     row: RunRow,
@@ -194,6 +195,7 @@ def send_again(
 
     Raises SealedFileDamaged before a row is removed that could not be sent again.
     """
+    ledger = workspace.ledger
     batch_id = batch.batch_id
     sealed = next(one for one in manifest.batches if one.number == batch.number)
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
@@ -211,5 +213,5 @@ def send_again(
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
     what = f"batches resend {batch_id}{despite(views)}"
     ledger.record_intervention(row.pipeline, row.run, action.who, what, action.why)
-    push_one(action.settings, ledger, manifest, row.fence, batch.number, to)
+    push_one(workspace, manifest, row.fence, batch.number, to)
     return f"{said} was sent again as generation {generation} and verified"

@@ -12,6 +12,7 @@ from tagmill.doctor.model import Checked, Findings, Scope, T, fine, not_checked,
 from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.ledger_comparison import destination_ahead
+from tagmill.runs.workspace import Workspace
 
 # What can't be examined without a configuration.
 OF_CONFIGURATION = ("cassandra", "clickhouse", "kafka", "clocks", "jars", "storage root", "temporary files")
@@ -81,7 +82,7 @@ def _histories(scope: Scope, store: Cassandra | None, destination: ClickHouse | 
             continue
         try:
             ahead = destination_ahead(
-                scope.settings, Ledger(scope.settings.cassandra, store), destination, name
+                Workspace(scope.settings, name, Ledger(scope.settings.cassandra, store)), destination
             )
         except TagmillError as error:
             yield not_checked(check, said_of(error))

@@ -34,9 +34,8 @@ class ReplicationGiveUp(OperatorAction):
                 "(topic/partition/offset). Nothing was changed",
                 pipeline=self.name,
             )
-        keyspace = self.settings.cassandra.ledger_keyspace
-        with self.at_work() as ledger:
-            said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
+        with self.at_work() as workspace:
+            said = self._give_up(workspace.ledger, workspace.store(Replications))
             if not said and not apart:
                 raise GuardRefused(
                     f"pipeline {self.name} has no replication to give up. Nothing was changed",
@@ -44,7 +43,7 @@ class ReplicationGiveUp(OperatorAction):
                 )
             if apart:
                 if not self.dry_run:
-                    table = SetApart(ledger.cassandra, keyspace, self.name)
+                    table = workspace.store(SetApart)
                     table.add(Kind.RECORD, apart, 0, self.who, self.why)
                 said.append(
                     f"pipeline {self.name}: {len(apart)} records {'would ' * self.dry_run}become dead letters; "

@@ -34,9 +34,10 @@ from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import held
 from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_workspace, silent
+from tagmill.spark.materialize import materialize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,26 +79,18 @@ def replicate(
 
     settings.kafka_journal(pipeline)  # raises before anything is opened
     with (
-        Cassandra(settings.cassandra) as cassandra,
+        open_workspace(settings, pipeline, owner=owner, leases=[pipeline], tell=tell or silent) as workspace,
         Kafka(settings.kafka) as kafka,
-        explained(cassandra.where, sealed_stays),
+        explained(workspace.cassandra.where, sealed_stays),
     ):
-        attempt = _Attempt(
-            settings,
-            pipeline,
-            cassandra,
-            kafka,
-            spark,
-            WriteTimes(pipeline, write_after),
-            tell or (lambda _: None),
-        )
+        cassandra = workspace.cassandra
+        attempt = _Attempt(workspace, kafka, spark, WriteTimes(pipeline, write_after))
         with (
-            held(settings, cassandra, pipeline, owner, [pipeline]),
             noted(settings, cassandra, pipeline, "replicate"),
             counted(settings, cassandra, pipeline, "replicate"),
             explained(cassandra.where, sealed_stays),  # before it is noted
         ):
-            done = attempt.run(owner, accept_lost)
+            done = attempt.run(accept_lost)
             forget_failures(settings, cassandra, pipeline)
             return done
 
@@ -154,34 +147,29 @@ class _Attempt:
     """One attempt at replicating, under the lease."""
 
     def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        cassandra: Cassandra,
-        kafka: Kafka,
-        spark: Callable[[], SparkSession],
-        times: WriteTimes,
-        tell: Tell,
+        self, workspace: Workspace, kafka: Kafka, spark: Callable[[], SparkSession], times: WriteTimes
     ) -> None:
-        self.settings, self.name, self.pipeline = settings, pipeline, settings.kafka_journal(pipeline)
-        self.cassandra, self.kafka, self.spark, self.times, self.tell = cassandra, kafka, spark, times, tell
+        self.workspace, self.name, self.tell = workspace, workspace.name, workspace.tell
+        self.settings, self.cassandra, self.files = workspace.settings, workspace.cassandra, workspace.files
+        self.pipeline = self.settings.kafka_journal(self.name)
+        self.kafka, self.spark, self.times = kafka, spark, times
         self.warnings, self.partitions = list[str](), Counter[str]()
         self.moves: list[Move] | None = None
-        self.tables = KafkaJournalTables(cassandra, self.pipeline.keyspace)
-        self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
-        self.apart = SetApart(cassandra, settings.cassandra.ledger_keyspace, pipeline)
-        self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
-        self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
+        self.tables = KafkaJournalTables(self.cassandra, self.pipeline.keyspace)
+        self.replications = workspace.store(Replications)
+        self.apart = workspace.store(SetApart)
+        self.home = f"{self.name}/replications"
+        self.go_on = f"tagmill kafka-journal replicate --pipeline {self.name} --accept-lost"
 
-    def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
+    def run(self, accept_lost: bool) -> ReplicationReport:
         """Finish a sealed replication, then replicate piece by piece up to the end that Kafka had at the
         beginning.
         """
         done = list[Manifest]()
-        row = self.replications.take_over(owner)
+        row = self.replications.take_over(self.workspace.owner)
         with self._fenced(row.fence):
             if row.state == SEALED:
-                self._make_tables(owner)
+                self._make_tables()
                 self.tell(f"finishing replication {row.replication}")
                 done.append(_read(self.files, row))
                 if self.times.least > row.written_at:
@@ -189,7 +177,7 @@ class _Attempt:
                 row = self._write(done[-1], row)
             self._sweep()
             chosen = places(self.kafka, self.name, self.pipeline.topics, self.pipeline.topic_prefixes)
-            self._make_tables(owner)
+            self._make_tables()
             ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
             self.warnings += self._same_topics(ends, accept_lost)
             while (next_piece := self._unread(ends, accept_lost))[0]:
@@ -205,7 +193,7 @@ class _Attempt:
             warnings=list(dict.fromkeys([*self.warnings, *(text for one in done for text in one.warnings)])),
         )
 
-    def _make_tables(self, owner: str) -> None:
+    def _make_tables(self) -> None:
         """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
         there = self.tables.there()
         self.tables.require_writable()
@@ -214,10 +202,11 @@ class _Attempt:
             self.tell(f"adding to tables of an earlier release: {', '.join(outdated)}")
         if outdated or not there:
             replication = self.settings.cassandra.replication.options()
-            self.tables.create(replication, owner=owner, lock_seconds=self.pipeline.lock_seconds)
+            owner, lock_seconds = self.workspace.owner, self.pipeline.lock_seconds
+            self.tables.create(replication, owner=owner, lock_seconds=lock_seconds)
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
-        ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        ids = self.workspace.store(TopicIds)
         tables = _table_ids(self.settings, self.cassandra, self.name)
         read = self.tables.pointers(list(ends))
         now = self.kafka.topic_ids({topic for topic, _ in ends})
@@ -270,15 +259,15 @@ class _Attempt:
             spark,
             self.kafka,
             ranges,
-            lambda raw: _fixed(
-                spark, staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"
+            lambda raw: materialize(
+                staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"
             ),
         )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
         await_tables(spark, self.pipeline.keyspace, {name: list(columns) for name, columns in ADDED.items()})
         stands = staging.entries(spark, self.pipeline.keyspace, staged)
-        folds = _fixed(spark, staging.folded(staged, stands, self.pipeline.segment_size), f"{url}/folds")
+        folds = materialize(staging.folded(staged, stands, self.pipeline.segment_size), f"{url}/folds")
         counts, found = _counts(staged, folds)
         written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
         manifest = Manifest(
@@ -305,9 +294,7 @@ class _Attempt:
         )
         writing.write()
         if manifest.counts.unreadable:
-            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(
-                writing.dead_letters()
-            )
+            self.workspace.store(DeadLetters).add(writing.dead_letters())
         self._point(manifest.ranges, row.written_at + 1)
         for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
             self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
@@ -405,14 +392,6 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
     of = f"replication {row.replication} of {row.pipeline}"
     with way_out(row.pipeline):
         return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
-
-
-def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
-    """Write rows to Parquet and read them back, so that later evaluations see the same rows; files of an
-    earlier try are overwritten.
-    """
-    rows.write.mode("overwrite").parquet(url)
-    return spark.read.schema(rows.schema).parquet(url)
 
 
 def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:

@@ -5,20 +5,16 @@ ClickHouse already has.
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError, LedgerOutdated
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
+from tagmill.runs.workspace import Workspace
 
 
 def require_up_to_date(
-    settings: Settings,
-    ledger: Ledger,
-    pipeline: str,
-    number: int | None = None,
-    done: str = "Nothing was sealed",
+    workspace: Workspace, number: int | None = None, done: str = "Nothing was sealed"
 ) -> None:
     """Raise LedgerOutdated if ClickHouse has batches that the ledger cannot know of.
 
@@ -28,8 +24,9 @@ def require_up_to_date(
     `number` is the run to be sealed, by default the next one; `done` says in the message what was left
     undone.
     """
-    with ClickHouse(settings.clickhouse) as clickhouse:
-        if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
+    pipeline = workspace.name
+    with workspace.clickhouse() as clickhouse:
+        if found := destination_ahead(workspace, clickhouse, number):
             raise LedgerOutdated(
                 f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore "
                 f"--pipeline {pipeline} --dry-run",
@@ -37,35 +34,34 @@ def require_up_to_date(
             )
 
 
-def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
+def require_unsent(workspace: Workspace, run: int) -> None:
     """Raise LedgerOutdated if ClickHouse has batches of a run that is still PLANNED.
 
     Another process may have sealed and sent the run in the meantime; that is not an error.
     """
     try:
-        require_up_to_date(settings, ledger, pipeline, run)
+        require_up_to_date(workspace, run)
     except LedgerOutdated:
-        row = ledger.run(pipeline, run)
+        row = workspace.ledger.run(workspace.name, run)
         if row is None or row.state == RunState.PLANNED:
             raise
 
 
-def destination_ahead(
-    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, number: int | None = None
-) -> str | None:
+def destination_ahead(workspace: Workspace, clickhouse: ClickHouse, number: int | None = None) -> str | None:
     """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are
     none.
 
     Compares the number of the newest run that ClickHouse has noted, and whether the ledger knows the batches
     of that run. `number` is the run to be sealed, by default the next one. Costs a few small queries.
     """
-    chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
+    ledger, pipeline = workspace.ledger, workspace.name
+    chosen = workspace.delivering
     sent = DestinationBatches(clickhouse, chosen.destination)
     if not clickhouse.columns_of(chosen.destination):
         return None
     if not sent.exists():
         raise ConfigurationError(
-            f"{clickhouse.where}: table {settings.clickhouse.database}.{sent.table} does not exist. "
+            f"{clickhouse.where}: table {workspace.settings.clickhouse.database}.{sent.table} does not exist. "
             "Nothing was done. "
             "Create it: tagmill schema apply"
         )
@@ -77,14 +73,18 @@ def destination_ahead(
             f"{chosen.destination} has batches of run {newest}, and the ledger ends with run "
             f"{number - 1}: it is older than ClickHouse"
         )
-    if newest and _unknown_batches(settings, ledger, sent, pipeline, newest):
+    if newest and _unknown_batches(workspace, sent, newest):
         return (
             f"{chosen.destination} has batches of run {newest} that the ledger does not know: it is older "
             "than ClickHouse"
         )
     if not newest:
         there = sent.count()
-        known = _known_batches(ledger, pipeline) if pipeline in settings.pipelines else there * (number > 1)
+        known = (
+            _known_batches(ledger, pipeline)
+            if pipeline in workspace.settings.pipelines
+            else there * (number > 1)
+        )
         # Batches without a note of their run were sent by a version that noted none: only their number can be
         # compared.
         if there > known:
@@ -95,17 +95,15 @@ def destination_ahead(
     return None
 
 
-def _unknown_batches(
-    settings: Settings, ledger: Ledger, sent: DestinationBatches, pipeline: str, run: int
-) -> set[UUID]:
+def _unknown_batches(workspace: Workspace, sent: DestinationBatches, run: int) -> set[UUID]:
     """Return the batches of a run that have rows in the destination, and are neither in the ledger's run nor
     among its retired batches.
 
     A batch is in the ledger before it is noted, so a run under way has none.
     """
-    unknown = sent.of_run(run) - {batch.batch_id for batch in ledger.batches(pipeline, run)}
+    unknown = sent.of_run(run) - {batch.batch_id for batch in workspace.ledger.batches(workspace.name, run)}
     if unknown:
-        retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        retired = workspace.store(Retired)
         unknown -= {batch.batch_id for batch in retired.of_run(run)}
     return sent.with_rows(unknown) if unknown else unknown
 

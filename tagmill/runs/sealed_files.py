@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
-from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Batch, Document
 from tagmill.errors import SealedFileDamaged, TerminalError, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 D = TypeVar("D", bound=Document)
 
@@ -39,24 +39,17 @@ def write_document(files: RunFiles, relative: str, document: Document) -> str:
 
 
 def create_planned_run(
-    settings: Settings,
-    ledger: Ledger,
-    pipeline: str,
-    run: int,
-    plan: Document,
-    *,
-    kind: str,
-    owner: str,
-    reason: str = "",
+    workspace: Workspace, run: int, plan: Document, *, kind: str, reason: str = ""
 ) -> RunRow:
     """Claim a run's number, write its plan, and create the run PLANNED with fence 1.
 
     Raises FenceRaised if the number is taken, GuardRefused if the run before it is open or the ledger is
     older than ClickHouse.
     """
-    require_up_to_date(settings, ledger, pipeline, done="Nothing was planned")
+    ledger, pipeline = workspace.ledger, workspace.name
+    require_up_to_date(workspace, done="Nothing was planned")
     ledger.claim(pipeline, run)
-    files = RunFiles(settings.storage.root)
+    files = workspace.files
     file = f"{files.folder(pipeline, run)}/plan-{uuid4().hex[:12]}.json"
     sha256 = write_document(files, file, plan)
     return ledger.create_run(
@@ -64,7 +57,7 @@ def create_planned_run(
         run,
         kind=kind,
         state=RunState.PLANNED,
-        owner=owner,
+        owner=workspace.owner,
         plan_file=file,
         plan_sha256=sha256,
         reason=reason,

@@ -22,7 +22,7 @@ LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class OwnFolder:
     """A job's folder, and the open lock file by which it is known to be in use."""
 
     path: Path
@@ -30,7 +30,7 @@ class Workspace:
 
 
 @contextmanager
-def workspace(parent: str | None = None) -> Iterator[Workspace]:
+def own_folder(parent: str | None = None) -> Iterator[OwnFolder]:
     """Make a folder of this job's own, remove those of killed ones.
 
     Args:
@@ -45,7 +45,7 @@ def workspace(parent: str | None = None) -> Iterator[Workspace]:
         path = Path(mkdtemp(prefix="job-", dir=home))
         lock = _lock(path)
     try:
-        yield Workspace(path, lock)
+        yield OwnFolder(path, lock)
     finally:
         if os.getpid() == process:  # not in a fork of it
             rmtree(path, ignore_errors=True)
@@ -53,11 +53,11 @@ def workspace(parent: str | None = None) -> Iterator[Workspace]:
 
 
 @cache
-def of_this_process(parent: str | None) -> Workspace:
-    """Return the workspace that this process has until it ends."""
+def of_this_process(parent: str | None) -> OwnFolder:
+    """Return the folder that this process has until it ends."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(workspace(parent))
+    return stack.enter_context(own_folder(parent))
 
 
 def _home(parent: Path) -> Path:

@@ -8,13 +8,11 @@ goes on behind that progress.
 
 from dataclasses import dataclass
 
-from tagmill.config.settings import Settings
 from tagmill.errors import SealedFileDamaged
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import read_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 from tagmill.views.model import Manifest
 
 
@@ -22,9 +20,7 @@ from tagmill.views.model import Manifest
 class SealedBuild:
     """A build that is not finished; `manifest` None: its file is lost or damaged."""
 
-    settings: Settings
-    ledger: Ledger
-    pipeline: str
+    workspace: Workspace
     builds: Builds
     row: BuildRow
     manifest: Manifest | None
@@ -44,36 +40,36 @@ class SealedBuild:
             row = self.builds.take_over(action.owner, self.row.bucket_size)
             self.builds.add_late(row.build, self.manifest.late_from if self.manifest else self._anywhere())
             self.builds.finish(row, 0)
-            last, what = self.ledger.last_run(self.pipeline), f"run give-up: build {row.build}"
-            self.ledger.record_intervention(self.pipeline, last, action.who, what, action.why)
+            ledger, what = self.workspace.ledger, f"run give-up: build {row.build}"
+            last = ledger.last_run(action.name)
+            ledger.record_intervention(action.name, last, action.who, what, action.why)
         return (
             f"build {self.row.build} of journal {self.row.journal} {action.be('is')} given up, what it has written stays. Go on: "
             "tagmill views build --pipeline "
-            f"{self.pipeline}, with --adopt if it refuses persistence ids, and give a rebuild's command again"
+            f"{action.name}, with --adopt if it refuses persistence ids, and give a rebuild's command again"
         )
 
     def _anywhere(self) -> dict[str, int]:
         first: dict[str, int] = {}
-        for name in self.settings.on_journal(self.row.journal):
-            chosen = self.settings.pipeline(name)
+        settings = self.workspace.settings
+        for name in settings.on_journal(self.row.journal):
+            chosen = settings.pipeline(name)
             for tag in chosen.tags:
                 first[tag] = min(max(0, chosen.start_ticks(tag)), first.get(tag, 2**63 - 1))
         return first
 
 
-def sealed(settings: Settings, ledger: Ledger, pipeline: str) -> SealedBuild | None:
+def sealed(workspace: Workspace) -> SealedBuild | None:
     """Return the build of a pipeline's journal that is sealed and not finished, or None."""
-    builds = Builds(
-        ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace
-    )
+    builds = workspace.journal_store(Builds)
     row = builds.newest()
     if row is None or row.state != BuildState.SEALED:
         return None
     of = f"build {row.build}, journal {row.journal}"
     try:
         manifest = read_document(
-            RunFiles(settings.storage.root), Manifest, str(row.manifest_file), row.manifest_sha256, of=of
+            workspace.files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of
         )
     except SealedFileDamaged:
         manifest = None
-    return SealedBuild(settings, ledger, pipeline, builds, row, manifest)
+    return SealedBuild(workspace, builds, row, manifest)

@@ -18,6 +18,7 @@ from tagmill.errors import ConfigurationError, GuardRefused, about_pipeline
 from tagmill.journal.flaws import Reason
 from tagmill.ledger.schema_steps import SchemaSteps
 from tagmill.runs import checkpoints
+from tagmill.runs.workspace import open_step
 from tagmill.views import legacy_schema
 from tagmill.views.legacy_schema import Change, Layout
 from tagmill.views.migration_plan import MigrationReport, Plan
@@ -142,12 +143,10 @@ class _Migrator:
         return self._layout().due(self.plan.steps)
 
     def _change_schema(self) -> None:
-        from tagmill.runs.leased import leased
 
-        wait = self.settings.pipeline(self.pipeline).lease_wait_seconds
-        with leased(self.settings, self.pipeline, self.owner, wait=wait) as (_, lease):
+        with open_step(self.settings, self.pipeline, owner=self.owner, wait=True) as workspace:
             self._run(self._due())
-            lease.give_back()
+            workspace.give_back()
         if self.maybe_spark is not None:
             from tagmill.spark.connector import await_tables
 
@@ -315,11 +314,10 @@ class _Migrator:
             raise GuardRefused(
                 f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays"
             )
-        from tagmill.runs.leased import leased
 
-        with leased(self.settings, self.pipeline, self.owner) as (_, lease):
+        with open_step(self.settings, self.pipeline, owner=self.owner) as workspace:
             self._run(old)
-            lease.give_back()
+            workspace.give_back()
         return old, None
 
     def _still_needed(self) -> str | None:

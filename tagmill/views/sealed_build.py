@@ -23,6 +23,7 @@ from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import open_step
 from tagmill.spark.session import setting
 
 if TYPE_CHECKING:
@@ -194,29 +195,28 @@ def numbering_session(
     table is missing. GuardRefused: the journal's tables were created again.
     """
     from tagmill.journal.frames import JournalSchema
-    from tagmill.runs.leased import leased
     from tagmill.spark.errors import explained
 
     chosen, name = settings.pipeline(pipeline), of_builds(pipeline)
-    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+    with open_step(settings, pipeline, owner=owner, wait=True) as workspace:
         with (
-            noted(settings, ledger.cassandra, name, step if step == BUILD else ""),
-            counted(settings, ledger.cassandra, name, step),
+            noted(settings, workspace.cassandra, name, step if step == BUILD else ""),
+            counted(settings, workspace.cassandra, name, step),
         ):
-            builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-            require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was written", adopt=adopt)
+            builds = Builds(workspace.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+            require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was written", adopt=adopt)
             if step and not adopt:
-                note_numbered(settings, ledger.cassandra, pipeline)
-            journal = JournalSchema.load_checked(ledger.cassandra, chosen.journal)
+                note_numbered(settings, workspace.cassandra, pipeline)
+            journal = JournalSchema.load_checked(workspace.cassandra, chosen.journal)
             row = builds.take_over(owner, chosen.bucket_size.value)
-            where = ledger.cassandra.where
+            where = workspace.cassandra.where
             with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):
                 yield builds, journal, row
             if adopt:
-                note_numbered(settings, ledger.cassandra, pipeline, adopt=True)
+                note_numbered(settings, workspace.cassandra, pipeline, adopt=True)
         if step == BUILD:
-            forget_failures(settings, ledger.cassandra, name)
-        lease.give_back()
+            forget_failures(settings, workspace.cassandra, name)
+        workspace.give_back()
 
 
 @contextmanager

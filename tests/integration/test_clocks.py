@@ -18,6 +18,7 @@ from tagmill.ledger.lease import Lease
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.clean import clean
+from tagmill.runs.workspace import open_workspace
 from tests.support.delivery import (
     OWNER,
     as_row,
@@ -137,11 +138,13 @@ def test_watermark_ahead_without_manifests_begins_again(journal, settings):
         start_from={"u": soon.isoformat()},
     )
     schema.apply(made)
-    with Ledger(made.cassandra) as ledger:
+    with open_workspace(made, only(made)) as workspace:
         for tag in ("t", "u"):
             ticks = from_datetime(soon) - 1
-            ledger.delivered.write_watermark(only(made), Watermark(tag, ticks, 1, ticks, 0, None, 0, 0))
-        back = brought_back(made, ledger, only(made), datetime.now(UTC))
+            workspace.ledger.delivered.write_watermark(
+                only(made), Watermark(tag, ticks, 1, ticks, 0, None, 0, 0)
+            )
+        back = brought_back(workspace, datetime.now(UTC))
     assert {tag: mark.ticks for tag, mark in back.items()} == {"t": from_datetime(BEGIN) - 1}
 
 

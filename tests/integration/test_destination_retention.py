@@ -17,6 +17,7 @@ from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.retention import Retention
 from tagmill.runs import checkpoints
+from tagmill.runs.workspace import open_workspace
 from tests.support.delivery import (
     OWNER,
     as_row,
@@ -168,9 +169,9 @@ def test_dropped_partitions_are_expired_once_declared(dropping, stack):
     assert code == 3 and "declare destination_retention_days" in text
     dropping.declare(DAYS)
     dropping.is_whole_within_retention()
-    with Ledger(dropping.settings.cassandra) as ledger:
-        ledger.claim(dropping.name, 2)
-        ledger.create_run(
+    with open_workspace(dropping.settings, dropping.name) as workspace:
+        workspace.ledger.claim(dropping.name, 2)
+        workspace.ledger.create_run(
             dropping.name,
             2,
             kind="intervention",
@@ -178,9 +179,7 @@ def test_dropped_partitions_are_expired_once_declared(dropping, stack):
             owner=OWNER,
             reason="so that run 1 may go",
         )
-        removed = Retention(
-            dropping.settings, ledger, dropping.name, datetime.now(UTC) + timedelta(days=31)
-        ).run(delete=True)
+        removed = Retention(workspace, datetime.now(UTC) + timedelta(days=31)).run(delete=True)
     assert removed.runs == 1
     dropping.is_whole_within_retention()
     dropping.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'a' AND sequence_nr = 9")

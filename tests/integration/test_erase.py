@@ -28,6 +28,7 @@ from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.journal import JournalOfIds
 from tagmill.maintenance.view_cleanup.clean import clean
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import open_workspace
 from tests.support import auditing
 from tests.support.cleaning import with_keys
 from tests.support.delivery import (
@@ -426,15 +427,15 @@ def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
     both_of = case.settings.model_copy(
         update={"pipelines": {case.name: case.settings.pipeline(case.name), "z_beside": beside}}
     )
-    of_ids = lambda: JournalOfIds(both_of, ledger, case.name)  # noqa: E731
+    of_ids = lambda: JournalOfIds(workspace)  # noqa: E731
     try:
-        with Ledger(both_of.cassandra) as ledger:
+        with open_workspace(both_of, case.name) as workspace:
             with pytest.raises(
                 ConfigurationError, match=f"no table {elsewhere}.snapshots, where pipelines on journal"
             ):
                 of_ids()
         add_snapshots(case.session, elsewhere, GONE, {2: BEGIN})
-        with Ledger(both_of.cassandra) as ledger:
+        with open_workspace(both_of, case.name) as workspace:
             assert (of_ids().look([GONE])[0]["snapshots"], of_ids().warnings()) == (1, [])
             of_ids().erase_events([GONE])
         assert snapshots(case.session, elsewhere) == {}

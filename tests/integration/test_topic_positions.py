@@ -3,7 +3,7 @@
 import pytest
 
 from tagmill.delivery.topics.positions import topic_positions
-from tagmill.ledger.runs import Ledger
+from tagmill.runs.workspace import open_workspace
 from tests.support.kafka import create, delete, lose
 from tests.support.topics import made
 
@@ -17,8 +17,8 @@ def shop(stack, kafka, spark, tmp_path):
 def positions(one):
     """Flush the topic and return its positions."""
     one.topic.flush()
-    with Ledger(one.settings.cassandra) as ledger:
-        return topic_positions(one.settings, ledger, one.name)
+    with open_workspace(one.settings, one.name) as workspace:
+        return topic_positions(workspace)
 
 
 def test_positions_open_transaction_counts_as_not_readable(shop):

@@ -32,7 +32,7 @@ def compared(spark: Any) -> Iterator[list[Manifest]]:
     def both(sealing: Sealing) -> Manifest | None:
         if (few := seal_few(sealing)) is not None:
             known_to_spark(sealing.settings, sealing.plan.pipeline, spark)
-            again = Sealing(sealing.settings, sealing.ledger, sealing.files, sealing.plan, sealing.fence)
+            again = Sealing(sealing.workspace, sealing.plan, sealing.fence)
             many = ManyRows(again, spark).seal()
             assert left(sealing.files, few) == left(sealing.files, many)
             alike.append(few)

@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmill.config.settings import Settings
-from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.closing import read_back
 from tagmill.delivery.tag_views.look_back import read_hours
 from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome, Withdrawn
@@ -30,15 +28,17 @@ from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
 from tagmill.ledger.progress import HoldRow, Watermark
 from tagmill.ledger.progress_rows import ROWS_AT_ONCE
 from tagmill.ledger.progress_rows import SCHEMA as PROGRESS
-from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, RunRow
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 
-def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
+def close(workspace: Workspace, run: int, fence: int) -> Manifest:
     """Close a run whose batches are all in ClickHouse or VOIDED; leave a closed run as it is."""
-    files = RunFiles(settings.storage.root)
+    ledger, name = workspace.ledger, workspace.name
+    files = workspace.files
     row = ledger.current(name, run, fence)
     manifest = read_manifest(files, row)
     if row.state == RunState.CLOSED:
@@ -54,16 +54,16 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
         )
     voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
     void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}
-    if settings.pipeline(name).repair_view:
-        _repair(settings, ledger, files, manifest)
+    if workspace.pipeline.repair_view:
+        _repair(workspace, manifest)
     checkpoints.reached("close.before_progress")
     plan = read_plan(files, row) if row.plan_file else None
     with read_back(ledger, name, run, fence):
         ledger.delivered.write_progress_rows(name, run, _progress(files, manifest, voided, void_tags))
         checkpoints.reached("close.after_progress")
-        write_holds(ledger, files, manifest, void_tags)
-        _move_watermarks(settings, ledger, manifest, batches, void_tags, plan)
-        _note_build(settings, ledger, row, plan, [tag for tag in manifest.tags if tag not in void_tags])
+        write_holds(workspace, manifest, void_tags)
+        _move_watermarks(workspace, manifest, batches, void_tags, plan)
+        _note_build(workspace, row, plan, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     files.remove_attempts(name, run, but=manifest.attempt)
@@ -85,15 +85,12 @@ def _note_hours(
         counts.write(tag, read_hours({hour.begin: hour.rows for hour in done.hours}, known, run, planned_at))
 
 
-def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
+def _note_build(workspace: Workspace, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
     """Note that the run has delivered what builds up to `plan.build` wrote late, except what it leaves to the
     next run.
     """
-    pipeline = settings.pipeline(row.pipeline)
     if plan is not None and plan.build is not None:
-        Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
-            row.pipeline, row.run, plan.build, tags, plan.late_left
-        )
+        workspace.journal_store(Builds).has_seen(row.pipeline, row.run, plan.build, tags, plan.late_left)
 
 
 def _progress(
@@ -167,11 +164,12 @@ def _in_ledger(rows: pa.Table) -> pa.Table:
     )
 
 
-def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
+def write_holds(workspace: Workspace, manifest: Manifest, void_tags: set[str]) -> None:
     """Write the holds that a run opened, continued or ended, except those of tags with void batches: a later
     run judges them again.
     """
-    with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
+    ledger = workspace.ledger
+    with workspace.files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
     ledger.delivered.write_holds(
         manifest.pipeline, manifest.run, (hold_row(row) for row in rows if not row["ended"])
@@ -199,19 +197,19 @@ def hold_row(row: dict[str, Any]) -> HoldRow:
     )
 
 
-def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest) -> None:
+def _repair(workspace: Workspace, manifest: Manifest) -> None:
     """Insert the rows that were missing in tag_views, as the plugin would have written them."""
-    with files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
+    with workspace.files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
         rows = pq.read_table(source).to_pylist()
     if not rows:
         return
-    pipeline = settings.pipeline(manifest.pipeline)
+    pipeline = workspace.pipeline
     view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
     # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
-        ledger.cassandra.write_many(
+        workspace.cassandra.write_many(
             f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks})",
             (
                 tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
@@ -222,16 +220,12 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
 
 
 def _move_watermarks(
-    settings: Settings,
-    ledger: Ledger,
-    manifest: Manifest,
-    batches: list[BatchRow],
-    void_tags: set[str],
-    plan: Plan | None,
+    workspace: Workspace, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
 ) -> None:
     """Move each tag's watermark to the end of the run's range, and count what was delivered."""
-    now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
-    counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
+    ledger = workspace.ledger
+    now, pipeline = workspace.cassandra.now(), workspace.pipeline
+    counts = hour_counts(workspace.settings, workspace.cassandra, manifest.pipeline)
     marks = ledger.delivered.watermarks(manifest.pipeline)
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
@@ -254,15 +248,15 @@ def _move_watermarks(
             ledger.delivered.write_watermark(manifest.pipeline, counted)
 
 
-def count_delivered(
-    settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]
-) -> None:
+def count_delivered(workspace: Workspace, run: int, delivered: list[BatchRow]) -> None:
     """Count the delivered batches of a run that is given up; watermarks stay, so that the next run reads its
     range again.
     """
+    ledger, name = workspace.ledger, workspace.name
     marks = ledger.delivered.watermarks(name)
     for tag in {batch.tag for batch in delivered}:
-        mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())
+        first = workspace.pipeline.start_ticks(tag) - 1
+        mark = marks.get(tag) or _nothing_yet(tag, first, workspace.cassandra.now())
         if mark.run < run:
             of_tag = [batch for batch in delivered if batch.tag == tag]
             ledger.delivered.write_watermark(name, counting(mark, run, of_tag))

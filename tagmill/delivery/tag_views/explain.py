@@ -4,7 +4,6 @@ start.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.plan import make_plan
@@ -12,10 +11,10 @@ from tagmill.delivery.tag_views.plan_inputs import InputReader
 from tagmill.domain.explanation import Explanation, Reading, stops_of
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import TagmillError
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.workspace import Workspace, open_workspace
 
 KIND = "tag_views"
 
@@ -23,7 +22,8 @@ KIND = "tag_views"
 def explain(settings: Settings, pipeline: str) -> Explanation:
     """Plan the next run as a delivery does, without writing the plan, and say what is in it."""
     configured = settings.pipeline(pipeline)
-    with Ledger(settings.cassandra) as ledger:
+    with open_workspace(settings, pipeline) as workspace:
+        ledger = workspace.ledger
         if unfinished := ledger.open_run(pipeline):
             batches = ledger.batches(pipeline, unfinished.run)
             rows = sum(batch.rows for batch in batches)
@@ -35,10 +35,10 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
                 sentences=[f"Run {unfinished.run} is {unfinished.state} and is finished first.{sealed}"],
             )
         number = ledger.free_number(pipeline)
-        stops = list(stops_of(_guards(settings, ledger, pipeline, number)))
+        stops = list(stops_of(_guards(workspace, number)))
         try:
             now = agreed_now(settings, ledger.cassandra)
-            reader = InputReader(settings, ledger, pipeline, configured.tags, number, now, only_look=True)
+            reader = InputReader(workspace, configured.tags, number, now, only_look=True)
             made = make_plan(reader.inputs())
         except TagmillError as error:
             said = [f"Run {number} could not be planned."]
@@ -65,18 +65,18 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
         )
 
 
-def _guards(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> Iterable[Callable[[], object]]:
-    configured = settings.pipeline(pipeline)
+def _guards(workspace: Workspace, number: int) -> Iterable[Callable[[], object]]:
+    configured = workspace.pipeline
 
     def destination() -> None:
-        with ClickHouse(settings.clickhouse) as clickhouse:
+        with workspace.clickhouse() as clickhouse:
             clickhouse.check_for_plan(configured.destination, configured.destination_retention_days)
 
     return (
-        lambda: ledger.delivered.write_times.require_own(pipeline, number),
+        lambda: workspace.ledger.delivered.write_times.require_own(workspace.name, number),
         destination,
-        lambda: require_up_to_date(settings, ledger, pipeline, number),
-        lambda: require_same_tables(settings, ledger.cassandra, pipeline),
+        lambda: require_up_to_date(workspace, number),
+        lambda: require_same_tables(workspace.settings, workspace.cassandra, workspace.name),
     )
 
 

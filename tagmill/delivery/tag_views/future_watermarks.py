@@ -11,9 +11,8 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.ledger.progress import Watermark
-from tagmill.ledger.runs import Ledger
 from tagmill.runs.sealed_files import if_readable
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 
 def watermarks_ahead(
@@ -36,23 +35,23 @@ def watermarks_ahead(
     }
 
 
-def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -> dict[str, Watermark]:
+def brought_back(workspace: Workspace, now: datetime) -> dict[str, Watermark]:
     """Return the watermarks that are ahead, set to the tick that is proven: where the first run under the
     wrong clock began.
 
     That tick is read from the runs' manifests. If those are past retention, delivery begins again at the
     tag's start, and progress drops what was delivered.
     """
-    marks = ledger.delivered.watermarks(name)
+    marks = workspace.ledger.delivered.watermarks(workspace.name)
     return {
-        tag: replace(marks[tag], ticks=_proven(settings, ledger, name, marks[tag], from_datetime(now)))
-        for tag in watermarks_ahead(settings, name, marks, now)
+        tag: replace(marks[tag], ticks=_proven(workspace, marks[tag], from_datetime(now)))
+        for tag in watermarks_ahead(workspace.settings, workspace.name, marks, now)
     }
 
 
-def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now: int) -> int:
-    ticks = proven_ticks(mark.ticks, _beginnings(settings, ledger, name, mark), now)
-    return settings.pipeline(name).start_ticks(mark.tag) - 1 if ticks is None else ticks
+def _proven(workspace: Workspace, mark: Watermark, now: int) -> int:
+    ticks = proven_ticks(mark.ticks, _beginnings(workspace, mark), now)
+    return workspace.pipeline.start_ticks(mark.tag) - 1 if ticks is None else ticks
 
 
 def proven_ticks(ticks: int, beginnings: Iterable[int], now: int) -> int | None:
@@ -63,11 +62,11 @@ def proven_ticks(ticks: int, beginnings: Iterable[int], now: int) -> int | None:
     return next((tick for tick in chain([ticks], beginnings) if tick <= now), None)
 
 
-def _beginnings(settings: Settings, ledger: Ledger, name: str, mark: Watermark) -> Iterator[int]:
+def _beginnings(workspace: Workspace, mark: Watermark) -> Iterator[int]:
     """Yield where the runs began that moved a watermark, the newest first, up to the first unknown run."""
-    files = RunFiles(settings.storage.root)
+    files = workspace.files
     for number in range(mark.run, 0, -1):
-        row = ledger.run(name, number)
+        row = workspace.ledger.run(workspace.name, number)
         if row is None:
             return
         # Of a run without a readable manifest nothing is known: an earlier run then shows where to go on.

@@ -33,6 +33,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
+from tagmill.runs.workspace import Workspace
 from tagmill.views import give_up as buildgiveup
 
 KEYS_AT_ONCE = 1000
@@ -56,37 +57,40 @@ class GiveUp(OperatorAction):
         """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was
         done. Safe to repeat.
         """
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             row = ledger.open_run(self.name)
-            build = buildgiveup.sealed(self.settings, ledger, self.name)
+            build = buildgiveup.sealed(workspace)
             if build and (build.is_damaged or not (row or apart or self._lost_its_withdrawal(ledger))):
-                return [*self._others(ledger, row, apart), build.end(self)]
+                return [*self._others(workspace, row, apart), build.end(self)]
             if row is None and not apart and not self._lost_its_withdrawal(ledger):
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: "
                     f"tagmill runs --pipeline {self.name}",
                     pipeline=self.name,
                 )
-            return self._others(ledger, row, apart)
+            return self._others(workspace, row, apart)
 
-    def _others(self, ledger: Ledger, row: RunRow | None, apart: Sequence[str]) -> list[str]:
+    def _others(self, workspace: Workspace, row: RunRow | None, apart: Sequence[str]) -> list[str]:
         """Do everything that does not concern a build; return sentences that say what was done.
 
         Gives up the open run, finishes the record of a stopped one, notes what a lost withdrawal took out,
         and sets persistence_ids apart.
         """
-        said = [self._give_up(ledger, self.take_over(ledger, row))] if row else []
+        ledger = workspace.ledger
+        said = [self._give_up(workspace, self.take_over(ledger, row))] if row else []
         if not self.dry_run:
-            stops.finish(ledger, self.files, self.name)
+            stops.finish(workspace)
         if self._lost_its_withdrawal(ledger):
-            said.append(self._note_taken_out(ledger))
+            said.append(self._note_taken_out(workspace))
         if apart:
-            said.append(self._set_apart(ledger, apart))
+            said.append(self._set_apart(workspace, apart))
         return said
 
     def release(self, tag: str, persistence_id: str) -> str:
         """Release a persistence_id that was set apart, so that runs judge it again."""
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             if row := ledger.open_run(self.name):
                 raise WorkUnfinished(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
@@ -103,7 +107,7 @@ class GiveUp(OperatorAction):
                     f"Look: tagmill holds --pipeline {self.name}",
                     pipeline=self.name,
                 )
-            run = self.claim_run(ledger, f"holds release {tag} {persistence_id}", NOT_APART)
+            run = self.claim_run(workspace, f"holds release {tag} {persistence_id}", NOT_APART)
             said = (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r} {self.be('is')} released; the next run "
                 "judges it again"
@@ -119,13 +123,14 @@ class GiveUp(OperatorAction):
 
     # -- the run
 
-    def _give_up(self, ledger: Ledger, row: RunRow) -> str:
+    def _give_up(self, workspace: Workspace, row: RunRow) -> str:
+        ledger = workspace.ledger
         if row.kind == withdraw.KIND:
-            said = self._end_withdrawal(ledger, row)
+            said = self._end_withdrawal(workspace, row)
         elif row.state == RunState.PLANNED:
             said = self._abandon(ledger, row)
         else:
-            said = self._end_sealed(ledger, row)
+            said = self._end_sealed(workspace, row)
         if not self.dry_run:
             what = f"run give-up{despite(self.views)}"
             ledger.record_intervention(self.name, row.run, self.who, what, self.why)
@@ -139,7 +144,8 @@ class GiveUp(OperatorAction):
         batches = f"{voided} batches are VOIDED, " if voided else ""
         return f"{batches}nothing of it was delivered, the next run plans its range again"
 
-    def _end_sealed(self, ledger: Ledger, row: RunRow) -> str:
+    def _end_sealed(self, workspace: Workspace, row: RunRow) -> str:
+        ledger = workspace.ledger
         manifest = if_readable(read_manifest, self.files, row)
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
@@ -165,7 +171,7 @@ class GiveUp(OperatorAction):
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
                 file, sha256 = self._rebuilt(clickhouse, row, batches)
-        count_delivered(self.pipeline, ledger, self.name, row.run, delivered)
+        count_delivered(workspace, row.run, delivered)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
         return said
 
@@ -235,11 +241,12 @@ class GiveUp(OperatorAction):
 
     # -- a withdrawal
 
-    def _end_withdrawal(self, ledger: Ledger, row: RunRow) -> str:
+    def _end_withdrawal(self, workspace: Workspace, row: RunRow) -> str:
         """Finish a withdrawal if its files allow that, else end it; return a phrase that says which.
 
         What an ended withdrawal has taken out is noted as not delivered afterwards.
         """
+        ledger = workspace.ledger
         if self.dry_run:
             if if_readable(read_plan, self.files, row):
                 return "it withdraws batches, and would be finished if its files are whole"
@@ -248,8 +255,8 @@ class GiveUp(OperatorAction):
                 "others would be noted as not delivered"
             )
         try:
-            withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
-            close(self.settings, ledger, self.name, row.run, row.fence)
+            withdraw.seal(workspace, row.run, row.fence)
+            close(workspace, row.run, row.fence)
             return "it withdrew batches, and could be finished"
         except SealedFileDamaged:
             ledger.end_run(
@@ -267,7 +274,7 @@ class GiveUp(OperatorAction):
         row = ledger.run(self.name, ledger.last_run(self.name))
         return row is not None and row.kind == withdraw.KIND and row.state == RunState.ABANDONED
 
-    def _note_taken_out(self, ledger: Ledger) -> str:
+    def _note_taken_out(self, workspace: Workspace) -> str:
         """Note events of VOIDED batches that ClickHouse has in no other batch as not delivered, by a
         withdrawal without batches.
         """
@@ -276,15 +283,15 @@ class GiveUp(OperatorAction):
                 "what its withdrawal took out would be noted as not delivered, except what ClickHouse has in "
                 "another batch"
             )
-        withdrawn_events.recount(self.settings, ledger, self.name)
-        lost = withdrawn_events.events(self.settings, ledger, self.files, self.name)
+        withdrawn_events.recount(workspace)
+        lost = withdrawn_events.events(workspace)
         reason = f"{self.who}: {self.why}"
-        row = withdraw.plan(self.settings, ledger, self.name, self.owner, [], lost, reason=reason)
-        ledger.record_intervention(
+        row = withdraw.plan(workspace, [], lost, reason=reason)
+        workspace.ledger.record_intervention(
             self.name, row.run, self.who, "run give-up: progress of what a withdrawal took out", self.why
         )
-        withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
-        close(self.settings, ledger, self.name, row.run, row.fence)
+        withdraw.seal(workspace, row.run, row.fence)
+        close(workspace, row.run, row.fence)
         found = sorted({bucket for _, bucket in withdraw.buckets(self.files, read_plan(self.files, row))})
         if not found:
             return "nothing that it took out is missing"
@@ -300,12 +307,13 @@ class GiveUp(OperatorAction):
 
     # -- persistence_ids
 
-    def _set_apart(self, ledger: Ledger, persistence_ids: Sequence[str]) -> str:
+    def _set_apart(self, workspace: Workspace, persistence_ids: Sequence[str]) -> str:
         """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets
         it apart.
         """
+        ledger = workspace.ledger
         run = self.claim_run(
-            ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART
+            workspace, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART
         )
         said = (
             f"pipeline {self.name}: {len(persistence_ids)} persistence_ids {self.be('are')} held until tagmill "

@@ -35,6 +35,7 @@ from tagmill.ledger.same_tables import accept_tables, accepted, changed_tables, 
 from tagmill.runs import checkpoints
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
+from tagmill.runs.workspace import Workspace
 
 CLOSABLE = (
     "hole",
@@ -58,7 +59,8 @@ class Interventions(OperatorAction):
 
     def abandon(self) -> str:
         """Give up the PLANNED run; the next run plans its range again."""
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
                 raise WorkUnfinished(
@@ -75,9 +77,10 @@ class Interventions(OperatorAction):
         their events.
         """
         with (
-            self.at_work() as ledger,
-            ClickHouse(self.settings.clickhouse) as clickhouse,
+            self.at_work() as workspace,
+            workspace.clickhouse() as clickhouse,
         ):
+            ledger = workspace.ledger
             row = self.take_over(ledger, run_in(ledger, self.name, RunState.SEALED))
             manifest = read_manifest(self.files, row)
             batches = all_batches(ledger, manifest)
@@ -89,9 +92,10 @@ class Interventions(OperatorAction):
         generation.
         """
         with (
-            self.at_work() as ledger,
-            ClickHouse(self.settings.clickhouse) as clickhouse,
+            self.at_work() as workspace,
+            workspace.clickhouse() as clickhouse,
         ):
+            ledger = workspace.ledger
             row = ledger.run(self.name, run)
             found = (
                 next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None)
@@ -119,9 +123,9 @@ class Interventions(OperatorAction):
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = self.take_over(ledger, row)
             manifest = read_manifest(self.files, row)
-            to = destination_of(self.settings, self.name)
+            to = destination_of(self.pipeline)
             return send_again(
-                self, ledger, clickhouse, manifest, row, found, to, despite_views=self.despite_views
+                workspace, self, clickhouse, manifest, row, found, to, despite_views=self.despite_views
             )
 
     def accept(self, batch_id: UUID, run: int) -> str:
@@ -129,9 +133,10 @@ class Interventions(OperatorAction):
         an error.
         """
         with (
-            self.at_work() as ledger,
-            ClickHouse(self.settings.clickhouse) as clickhouse,
+            self.at_work() as workspace,
+            workspace.clickhouse() as clickhouse,
         ):
+            ledger = workspace.ledger
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(self, ledger, clickhouse, self.pipeline.destination, row, batch)
 
@@ -149,8 +154,8 @@ class Interventions(OperatorAction):
 
     def _would_withdraw(self, batch_id: UUID, run: int) -> str:
         batch = f"batch {batch_id} of run {run}, pipeline {self.name},"
-        with self.at_work() as ledger:
-            left = ledger.open_run(self.name)
+        with self.at_work() as workspace:
+            left = workspace.ledger.open_run(self.name)
             if left and left.kind == withdraw.KIND:
                 plan = read_plan(self.files, left)
                 if str(batch_id) in {part.batch_id for part in plan.withdrawn}:
@@ -159,7 +164,7 @@ class Interventions(OperatorAction):
                 return f"{batch} would be withdrawn after run {left.run}, which withdraws batches and is not finished"
             with about(run=run, batch=batch_id):
                 views = self._require_no_views(f"{batch} is not withdrawn")
-            rows, buckets = withdraw.survey(self.settings, ledger, self.name, run, batch_id)
+            rows, buckets = withdraw.survey(workspace, run, batch_id)
         return (
             f"{batch} would be VOIDED and its {rows} rows removed from ClickHouse{views}; its events would be "
             f"noted as not delivered. Other batches stay as they are. Then: {self._reread(buckets)}"
@@ -179,13 +184,15 @@ class Interventions(OperatorAction):
         """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its
         events.
         """
-        with self.at_work() as ledger:
-            plan = self._unfinished_withdrawal(ledger)
+        with self.at_work() as workspace:
+            plan = self._unfinished_withdrawal(workspace)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
                 refused = f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn"
                 with about(run=run, batch=batch_id):
                     views = self._require_no_views(refused)
-                plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}")
+                plan = self._withdrawal(
+                    workspace, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}"
+                )
             return set(withdraw.buckets(self.files, plan))
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
@@ -195,34 +202,35 @@ class Interventions(OperatorAction):
         first = next(lost, None)
         if first is None:
             return 0
-        with self.at_work() as ledger:
-            self._unfinished_withdrawal(ledger)
+        with self.at_work() as workspace:
+            self._unfinished_withdrawal(workspace)
             views = self._require_no_views(
                 f"events of pipeline {self.name} that ClickHouse lacks are not sent again"
             )
             what = f"audit --repair: progress of what was not delivered{views}"
-            plan = self._withdrawal(ledger, [], chain([first], lost), what)
+            plan = self._withdrawal(workspace, [], chain([first], lost), what)
             return withdraw.count(self.files, plan)
 
-    def record(self, ledger: Ledger, action: str) -> None:
+    def record(self, workspace: Workspace, action: str) -> None:
         """Record a change of neither progress nor batches under a run number of its own.
 
         The caller holds the lease.
         """
-        run = ledger.free_number(self.name)
-        self._none_open(ledger)
-        self.claim_run(ledger, action, "Nothing was changed", run)
+        run = workspace.ledger.free_number(self.name)
+        self._none_open(workspace)
+        self.claim_run(workspace, action, "Nothing was changed", run)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             this_run = ledger.free_number(self.name)
-            hold = self._hold(ledger, tag, persistence_id)
+            hold = self._hold(workspace, tag, persistence_id)
             require_closable(self.name, hold)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
             self._intervene(
-                ledger,
+                workspace,
                 this_run,
                 hold,
                 rules.close(before, hold.hole),
@@ -238,16 +246,17 @@ class Interventions(OperatorAction):
         """Set progress after the view was renumbered: to the new number of the last delivered event, looked
         up unless it is given.
         """
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             this_run = ledger.free_number(self.name)
-            hold = self._hold(ledger, tag, persistence_id)
+            hold = self._hold(workspace, tag, persistence_id)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             given = None
             if number is not None and sequence_nr is not None:
                 given = number, sequence_nr, before.offset if before else ""
             progress = self._looked_up(ledger, tag, persistence_id, given)
             self._intervene(
-                ledger,
+                workspace,
                 this_run,
                 hold,
                 progress,
@@ -261,24 +270,25 @@ class Interventions(OperatorAction):
 
     def accept_journal(self) -> str:
         """Note that journal tables which were created again hold the events that were delivered."""
-        with self.at_work() as ledger:
-            self.record(ledger, "ledger accept-journal")
+        with self.at_work() as workspace:
+            self.record(workspace, "ledger accept-journal")
             if self.dry_run:
-                changed = changed_tables(self.settings, ledger.cassandra, self.name)
+                changed = changed_tables(self.settings, workspace.cassandra, self.name)
                 return would_accept(self.name, self.pipeline.keyspace, changed)
-            accept_tables(self.settings, ledger.cassandra, self.name)
+            accept_tables(self.settings, workspace.cassandra, self.name)
             return accepted(self.name, self.pipeline.keyspace)
 
     def restart(self, tag: str, persistence_id: str) -> str:
         """Forget the progress of a persistence_id that began another life: the next run judges what is held
         from its number 1 on.
         """
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             this_run = ledger.free_number(self.name)
-            hold = self._hold(ledger, tag, persistence_id)
+            hold = self._hold(workspace, tag, persistence_id)
             require_another_life(self.name, hold)
             self.claim_run(
-                ledger, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run
+                workspace, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run
             )
             said = (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its "
@@ -311,8 +321,8 @@ class Interventions(OperatorAction):
                 batch=batch_id,
             )
 
-    def _none_open(self, ledger: Ledger) -> None:
-        if row := ledger.open_run(self.name):
+    def _none_open(self, workspace: Workspace) -> None:
+        if row := workspace.ledger.open_run(self.name):
             raise WorkUnfinished(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
                 "changed; first: "
@@ -321,14 +331,15 @@ class Interventions(OperatorAction):
                 run=row.run,
             )
         if not self.dry_run:
-            stops.finish(ledger, self.files, self.name)
+            stops.finish(workspace)
 
-    def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
-        self._none_open(ledger)
+    def _hold(self, workspace: Workspace, tag: str, persistence_id: str) -> HoldRow:
+        self._none_open(workspace)
         # A dry run has recorded nothing, so the holds of a stopped run may be in its files only.
-        unrecorded = stops.unrecorded_holds(ledger, self.files, self.name) if self.dry_run else ()
+        unrecorded = stops.unrecorded_holds(workspace) if self.dry_run else ()
         of_tag = chain(
-            (hold for hold in unrecorded if hold.tag == tag), ledger.delivered.holds(self.name, [tag])
+            (hold for hold in unrecorded if hold.tag == tag),
+            workspace.ledger.delivered.holds(self.name, [tag]),
         )
         hold = next((hold for hold in of_tag if hold.persistence_id == persistence_id), None)
         if hold is None:
@@ -376,33 +387,37 @@ class Interventions(OperatorAction):
 
     # -- doing it
 
-    def _unfinished_withdrawal(self, ledger: Ledger) -> Plan | None:
+    def _unfinished_withdrawal(self, workspace: Workspace) -> Plan | None:
         """Finish a withdrawal that is still open and return its plan; None if there is none."""
+        ledger = workspace.ledger
         left = ledger.open_run(self.name)
         if left is None or left.kind != withdraw.KIND:
             return None
-        return self._finished(ledger, ledger.raise_fence(left, self.owner))
+        return self._finished(workspace, ledger.raise_fence(left, self.owner))
 
     def _withdrawal(
-        self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], action: str
+        self, workspace: Workspace, batches: list[tuple[int, UUID]], lost: Iterable[Event], action: str
     ) -> Plan:
         reason = f"{self.who}: {self.why}"
-        row = withdraw.plan(self.settings, ledger, self.name, self.owner, batches, lost, reason=reason)
-        ledger.record_intervention(self.name, row.run, self.who, action, self.why)
-        return self._finished(ledger, row)
+        row = withdraw.plan(workspace, batches, lost, reason=reason)
+        workspace.ledger.record_intervention(self.name, row.run, self.who, action, self.why)
+        return self._finished(workspace, row)
 
-    def _finished(self, ledger: Ledger, row: RunRow) -> Plan:
-        withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
-        close(self.settings, ledger, self.name, row.run, row.fence)
+    def _finished(self, workspace: Workspace, row: RunRow) -> Plan:
+        withdraw.seal(workspace, row.run, row.fence)
+        close(workspace, row.run, row.fence)
         return read_plan(self.files, row)
 
-    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, action: str) -> None:
+    def _intervene(
+        self, workspace: Workspace, run: int, hold: HoldRow, progress: Progress, action: str
+    ) -> None:
         """Record a change, and write the hold and the progress that result from it.
 
         `run` was free before the hold and the progress were read: if another run has started since, the
         number is taken and the claim fails.
         """
-        self.claim_run(ledger, action, "Nothing was changed", run)
+        ledger = workspace.ledger
+        self.claim_run(workspace, action, "Nothing was changed", run)
         if self.dry_run:
             return
         # Progress is written last: a process that is killed before leaves a hold that can be closed again, or

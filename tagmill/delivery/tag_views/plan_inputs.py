@@ -10,8 +10,6 @@ from itertools import islice
 
 import structlog
 
-from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import holds as hold_looks
 from tagmill.delivery.tag_views.future_watermarks import brought_back
 from tagmill.delivery.tag_views.look_back import HOUR_MS, LookBack, part_of
@@ -23,8 +21,8 @@ from tagmill.errors import StoreUnavailable, ViewNotBuilt
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.hour_counts import hour_counts
 from tagmill.ledger.progress import Watermark
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
+from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 # Slices that are counted as a group.
@@ -40,30 +38,21 @@ class InputReader:
     """The reader of one plan's inputs. `base` has those that any plan of the pipeline needs."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        name: str,
-        tags: Sequence[str],
-        run: int,
-        now: datetime,
-        *,
-        only_look: bool = False,
+        self, workspace: Workspace, tags: Sequence[str], run: int, now: datetime, *, only_look: bool = False
     ) -> None:
         """Read the watermarks and builds.
 
         With `only_look`, nothing is noted in the ledger for later plans, and no size is estimated. Raises ConfigurationError if Tagmill
         writes the view but has never built it.
         """
+        ledger, name = workspace.ledger, workspace.name
         self.only_look = only_look
         self._found_buckets: dict[str, tuple[int | None, list[int]]] = {}
-        self.settings = settings
-        self.ledger = ledger
-        self.pipeline = settings.pipeline(name)
+        self.workspace, self.ledger, self.pipeline = workspace, ledger, workspace.pipeline
         self.bucket_cache_key = self.pipeline.view.key(name)
-        self.views = Views(ledger.cassandra, self.pipeline.journal)
+        self.views = Views(workspace.cassandra, self.pipeline.journal)
         self._scanned: set[str] = set()
-        back = _brought_back(settings, ledger, name, tags, now)
+        back = _brought_back(workspace, tags, now)
         marks = ledger.delivered.watermarks(name)
         self.base = PlanInputs(
             name=name,
@@ -73,7 +62,7 @@ class InputReader:
             now=now,
             marks={**marks, **back},
             back_from={tag: marks[tag].ticks for tag in back},
-            built=_built(settings, ledger, name),
+            built=_built(workspace),
             view_columns=self.views.columns(),
         )
         self.base = replace(self.base, held_ttls=self._held_ttls())
@@ -264,7 +253,7 @@ class InputReader:
         """
         inputs, late = self.base, self.base.built.late if self.base.built else {}
         look_back = LookBack(
-            hour_counts(self.settings, self.ledger.cassandra, inputs.name),
+            hour_counts(self.workspace.settings, self.workspace.cassandra, inputs.name),
             self.views,
             self.pipeline,
             self._delivered,
@@ -278,7 +267,7 @@ class InputReader:
 
     def _delivered(self, tag: str, hours: Sequence[int]) -> Mapping[int, int] | None:
         try:
-            with ClickHouse(self.settings.clickhouse) as clickhouse:
+            with self.workspace.clickhouse() as clickhouse:
                 return clickhouse.bucket_rows(self.pipeline.destination, tag, hours, HOUR_MS)
         except StoreUnavailable as error:
             log.warning(
@@ -335,29 +324,27 @@ def built_by(newest: BuildRow | None, *, grows: bool, late: Mapping[str, int]) -
     return ViewCoverage(done, newest.built_to if grows else None, late)
 
 
-def _built(settings: Settings, ledger: Ledger, name: str) -> ViewCoverage | None:
-    keyspace = settings.pipeline(name).keyspace
-    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, keyspace)
+def _built(workspace: Workspace) -> ViewCoverage | None:
+    keyspace = workspace.pipeline.keyspace
+    builds = workspace.journal_store(Builds)
     newest = builds.newest()
-    if (builder := settings.builder(keyspace)) and (newest is None or newest.built_to is None):
+    if (builder := workspace.settings.builder(keyspace)) and (newest is None or newest.built_to is None):
         raise ViewNotBuilt(
-            f"pipeline {name}: the view of journal {keyspace} was never built (views = "
+            f"pipeline {workspace.name}: the view of journal {keyspace} was never built (views = "
             '"tagmill"). Nothing was planned. '
             f"Build it: tagmill views build --pipeline {builder}",
-            pipeline=name,
+            pipeline=workspace.name,
         )
-    return built_by(newest, grows=builder is not None, late=builds.late(name) if newest else {})
+    return built_by(newest, grows=builder is not None, late=builds.late(workspace.name) if newest else {})
 
 
-def _brought_back(
-    settings: Settings, ledger: Ledger, name: str, tags: Sequence[str], now: datetime
-) -> dict[str, Watermark]:
+def _brought_back(workspace: Workspace, tags: Sequence[str], now: datetime) -> dict[str, Watermark]:
     """Return where the tags go on whose watermark is in the future, and log a warning for each."""
-    back = {tag: mark for tag, mark in brought_back(settings, ledger, name, now).items() if tag in tags}
+    back = {tag: mark for tag, mark in brought_back(workspace, now).items() if tag in tags}
     for tag, mark in back.items():
         log.warning(
             "the watermark is in the future, this run brings it back",
-            pipeline=name,
+            pipeline=workspace.name,
             tag=tag,
             to=f"{to_datetime(mark.ticks):%FT%TZ}",
         )

@@ -18,21 +18,18 @@ from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused
-from tagmill.ledger.runs import Ledger
 from tagmill.quality.expectations import preload
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_unsent
 from tagmill.runs.sealed_files import add_batches, write_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 from tagmill.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def seal(
-    settings: Settings, ledger: Ledger, spark: Callable[[], SparkSession], name: str, run: int, fence: int
-) -> Manifest:
+def seal(workspace: Workspace, spark: Callable[[], SparkSession], run: int, fence: int) -> Manifest:
     """Seal a planned run and return its manifest; leave a run that is sealed already as it is.
 
     `spark` returns the session; it is called if the run is too large for this process, or something in it is in doubt.
@@ -40,20 +37,21 @@ def seal(
     Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised if the run was taken
     over.
     """
-    files = RunFiles(settings.storage.root)
+    ledger, name = workspace.ledger, workspace.name
+    files = workspace.files
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
-        return _sealed_before(ledger, files, name, run, fence)
+        return _sealed_before(workspace, run, fence)
     plan = read_plan(files, row)
-    _same_view(settings, plan)
-    require_unsent(settings, ledger, name, run)
-    with explained(ledger.cassandra.where):
-        manifest = _sealed(Sealing(settings, ledger, files, plan, fence), spark)
+    _same_view(workspace.settings, plan)
+    require_unsent(workspace, run)
+    with explained(workspace.cassandra.where):
+        manifest = _sealed(Sealing(workspace, plan, fence), spark)
     checkpoints.reached("seal.before_commit")
     file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
     if not ledger.seal(name, run, fence, file, sha256):
-        return _sealed_before(ledger, files, name, run, fence)
+        return _sealed_before(workspace, run, fence)
     checkpoints.reached("seal.after_commit")
     add_batches(ledger, manifest)
     return manifest
@@ -75,7 +73,8 @@ def _same_view(settings: Settings, plan: Plan) -> None:
         )
 
 
-def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: int) -> Manifest:
+def _sealed_before(workspace: Workspace, run: int, fence: int) -> Manifest:
+    ledger, name = workspace.ledger, workspace.name
     row = ledger.current(name, run, fence)
     if row.state == RunState.ABANDONED:
         raise FenceRaised(
@@ -83,7 +82,7 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
             pipeline=name,
             run=run,
         )
-    manifest = read_manifest(files, row)
+    manifest = read_manifest(workspace.files, row)
     if row.state == RunState.SEALED:
         add_batches(ledger, manifest)
     return manifest

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import structlog
 
-from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import new_holds, stops
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.domain.batches.states import RunState
@@ -17,10 +16,9 @@ from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
 from tagmill.ledger.progress import HoldRow
-from tagmill.ledger.runs import Ledger
 from tagmill.quality import gate
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 # Returns new holds, records of seal_outputs.HOLD_SCHEMA.
@@ -30,17 +28,15 @@ Holds = Callable[[], Iterable[dict[str, Any]]]
 class Sealing:
     """One attempt to seal one run. Its files are below `folder`, relative to the root of `files`."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, plan: Plan, fence: int) -> None:
-        self.settings = settings
-        self.pipeline = settings.pipeline(plan.pipeline)
-        self.ledger = ledger
-        self.views = Views(ledger.cassandra, self.pipeline.journal)
-        self.files = files
+    def __init__(self, workspace: Workspace, plan: Plan, fence: int) -> None:
+        self.workspace, self.settings = workspace, workspace.settings
+        self.pipeline, self.ledger, self.files = workspace.pipeline, workspace.ledger, workspace.files
+        self.views = Views(workspace.cassandra, self.pipeline.journal)
         self.plan = plan
         self.fence = fence
         self.attempt = uuid4().hex[:12]
-        self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
-        self.written_to = ledger.delivered.write_times.of(plan.pipeline, plan.run)
+        self.folder = f"{self.files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+        self.written_to = self.ledger.delivered.write_times.of(plan.pipeline, plan.run)
 
     def frozen(self) -> list[HoldRow]:
         """Return the open holds that this run does not judge again."""
@@ -105,7 +101,7 @@ class Sealing:
             self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
             return ""
         row = self.ledger.current(plan.pipeline, plan.run, self.fence)
-        stops.stop(self.ledger, self.files, row, self.attempt, file, reason)
+        stops.stop(self.workspace, row, self.attempt, file, reason)
         return (
             f"{count} holds were recorded, the next run goes on without them: tagmill holds "
             f"--pipeline {plan.pipeline}. "

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import moment
 from tagmill.delivery.tag_views.model import Manifest, Plan
@@ -16,13 +15,12 @@ from tagmill.domain.batches.states import RunState
 from tagmill.domain.nearest import did_you_mean
 from tagmill.errors import ConfigurationError, TerminalError, about_pipeline
 from tagmill.ledger.failures import forget_failures
-from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.runs import RunRow
 from tagmill.ledger.same_tables import first_abandon, note_tables, require_same_tables
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
-from tagmill.runs.leased import leased
 from tagmill.runs.ledger_comparison import require_up_to_date
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,20 +53,21 @@ def plan(
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
-    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
-        now = agreed_now(settings, ledger.cassandra)
+    with open_step(settings, pipeline, owner=owner, wait=True, step="plan") as workspace:
+        ledger = workspace.ledger
+        now = agreed_now(settings, workspace.cassandra)
         # Choose the number first: if this planner sleeps while another planner's run comes and goes, the
         # number is taken.
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
-            return _resume_open_run(ledger, unfinished, owner)
-        stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
+            return _resume_open_run(workspace, unfinished)
+        stops.finish(workspace)
         ledger.delivered.write_times.require_own(pipeline, number)
-        require_up_to_date(settings, ledger, pipeline, number)
-        require_same_tables(settings, ledger.cassandra, pipeline)
-        note_tables(settings, ledger.cassandra, pipeline)
-        reader = InputReader(settings, ledger, pipeline, wanted, number, now)
+        require_up_to_date(workspace, number)
+        require_same_tables(settings, workspace.cassandra, pipeline)
+        note_tables(settings, workspace.cassandra, pipeline)
+        reader = InputReader(workspace, wanted, number, now)
         taken = 0
         if buckets is not None:
             made, taken = make_bucket_reread(reader.base, reader.bucket_parts(buckets))
@@ -77,8 +76,8 @@ def plan(
         else:
             made = make_plan(reader.inputs())
         if made is None:
-            forget_failures(settings, ledger.cassandra, pipeline)
-            lease.give_back()
+            forget_failures(settings, workspace.cassandra, pipeline)
+            workspace.give_back()
             return {
                 "run": None,
                 "fence": 0,
@@ -88,18 +87,10 @@ def plan(
                 "more": False,
                 "message": f"pipeline {pipeline}: nothing to do",
             }
-        with ClickHouse(settings.clickhouse) as clickhouse:
+        with workspace.clickhouse() as clickhouse:
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
-        row = create_planned_run(
-            settings,
-            ledger,
-            pipeline,
-            made.run,
-            made,
-            kind="reread" if made.reread else "deliver",
-            owner=owner,
-        )
+        row = create_planned_run(workspace, made.run, made, kind="reread" if made.reread else "deliver")
         checkpoints.reached("plan.after_commit")
         return {**_planned(row, made), "buckets": taken}
 
@@ -116,14 +107,14 @@ def seal(
     from tagmill.delivery.tag_views import withdraw
     from tagmill.delivery.tag_views.seal import seal as seal_run
 
-    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _):
-        row = ledger.current(pipeline, run, fence)
+    with open_step(settings, pipeline, owner=owner, step="seal", run=run) as workspace:
+        row = workspace.ledger.current(pipeline, run, fence)
         if row.kind == withdraw.KIND:
-            manifest = withdraw.seal(settings, ledger, pipeline, run, fence, owner)
+            manifest = withdraw.seal(workspace, run, fence)
         else:
             if row.state == RunState.PLANNED:
-                require_same_tables(settings, ledger.cassandra, pipeline, first_abandon(pipeline))
-            manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+                require_same_tables(settings, workspace.cassandra, pipeline, first_abandon(pipeline))
+            manifest = seal_run(workspace, spark, run, fence)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
 
@@ -140,8 +131,8 @@ def push(
     """Send the batches of a sealed run to ClickHouse and verify each."""
     from tagmill.delivery.tag_views.push import push as push_run
 
-    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
-        manifest = push_run(settings, ledger, pipeline, run, fence, progress)
+    with open_step(settings, pipeline, owner=owner, step="push", run=run) as workspace:
+        manifest = push_run(workspace, run, fence, progress)
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
 
@@ -150,19 +141,19 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
     """Write progress, holds and watermarks of a pushed run, and give the lease back."""
     from tagmill.delivery.tag_views.close import close as close_run
 
-    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
-        manifest = close_run(settings, ledger, pipeline, run, fence)
-        forget_failures(settings, ledger.cassandra, pipeline)
-        held = ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
-        lease.give_back()
+    with open_step(settings, pipeline, owner=owner, step="close", run=run) as workspace:
+        manifest = close_run(workspace, run, fence)
+        forget_failures(settings, workspace.cassandra, pipeline)
+        held = workspace.ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
+        workspace.give_back()
         return _summary(manifest, "closed", held)
 
 
-def _resume_open_run(ledger: Ledger, row: RunRow, owner: str) -> Result:
+def _resume_open_run(workspace: Workspace, row: RunRow) -> Result:
     """Take over an unclosed run, which is finished first; its previous worker can't change anything any
     longer.
     """
-    row = ledger.raise_fence(row, owner)
+    row = workspace.ledger.raise_fence(row, workspace.owner)
     return {
         "run": row.run,
         "fence": row.fence,

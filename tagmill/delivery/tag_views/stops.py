@@ -18,18 +18,19 @@ from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.progress import HoldRow
-from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.runs import RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import write_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 
 
-def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
+def stop(workspace: Workspace, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
     """Abandon a PLANNED run and record the holds in `holds_file`; if FenceRaised is raised, nothing is
     recorded.
     """
+    files = workspace.files
     sha256_of_holds = files.digest(holds_file)[1]
     manifest = Manifest.unsealed(
         row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds}
@@ -37,14 +38,15 @@ def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file:
     file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
     checkpoints.reached("stop.before_commit")
-    ledger.end_run(row, RunState.ABANDONED, file, sha256, reason)
+    workspace.ledger.end_run(row, RunState.ABANDONED, file, sha256, reason)
     checkpoints.reached("stop.after_commit")
-    finish(ledger, files, row.pipeline)
+    finish(workspace)
 
 
-def unrecorded_holds(ledger: Ledger, files: RunFiles, pipeline: str) -> Iterator[HoldRow]:
+def unrecorded_holds(workspace: Workspace) -> Iterator[HoldRow]:
     """Yield the holds that `finish` would record."""
-    if row := _unrecorded(ledger, pipeline):
+    files = workspace.files
+    if row := _unrecorded(workspace):
         with suppress(SealedFileDamaged):
             manifest = read_manifest(files, row)
             with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
@@ -52,24 +54,26 @@ def unrecorded_holds(ledger: Ledger, files: RunFiles, pipeline: str) -> Iterator
             yield from (hold_row(line) for line in rows if not line["ended"])
 
 
-def _unrecorded(ledger: Ledger, pipeline: str) -> RunRow | None:
+def _unrecorded(workspace: Workspace) -> RunRow | None:
     """Return the newest run if its stop has found holds that are not recorded yet."""
-    row = ledger.run(pipeline, ledger.last_run(pipeline))
+    ledger = workspace.ledger
+    row = ledger.run(workspace.name, ledger.last_run(workspace.name))
     return row if row and row.state == RunState.ABANDONED and row.manifest_file else None
 
 
-def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
+def finish(workspace: Workspace) -> None:
     """Record the holds that the newest run's stop found, if that is not done yet."""
-    row = _unrecorded(ledger, pipeline)
+    files = workspace.files
+    row = _unrecorded(workspace)
     if row is None:
         return
     try:
-        write_holds(ledger, files, read_manifest(files, row), set())
+        write_holds(workspace, read_manifest(files, row), set())
     except SealedFileDamaged as error:
         # The next run finds the same gaps again.
         log.warning(
-            "holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error)
+            "holds of a stopped run were not recorded", pipeline=workspace.name, run=row.run, error=str(error)
         )
     checkpoints.reached("stop.recorded")
-    ledger.stop_recorded(row)
-    files.remove_attempts(pipeline, row.run)
+    workspace.ledger.stop_recorded(row)
+    files.remove_attempts(workspace.name, row.run)

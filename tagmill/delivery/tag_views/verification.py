@@ -26,6 +26,7 @@ from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import changed_tables
 from tagmill.runs.ledger_comparison import destination_ahead
+from tagmill.runs.workspace import Workspace, open_workspace
 
 # Timebuckets from a watermark on whose rows are counted; more of them are waiting only behind a long pause.
 BUCKETS_AHEAD = 1000
@@ -45,41 +46,37 @@ def tag_table(
     ledger.
     """
     chosen = settings.pipeline(pipeline)
-    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+    with open_workspace(settings, pipeline) as workspace, workspace.clickhouse() as clickhouse:
+        ledger = workspace.ledger
         clickhouse.check_destination(chosen.destination)
         if count_view:
             check_view(ledger.cassandra, settings, pipeline)
         _must_have_view(ledger, pipeline, chosen)
         at, marks = now(ledger), ledger.delivered.watermarks(pipeline)
-        known = collect(settings, ledger, clickhouse, pipeline, chosen.destination)
+        known = collect(workspace, clickhouse, chosen.destination)
         held, overdue = _held(ledger, pipeline, chosen)
-        in_view = _in_view(ledger, settings, pipeline) if count_view else {}
-        cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
-        unread = _unread(ledger, settings, pipeline, marks)
+        in_view = _in_view(workspace) if count_view else {}
+        cleaned = _cleaned(workspace) if count_view else {}
+        unread = _unread(workspace, marks)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         stored_rows = clickhouse.rows(
             f"SELECT toString(`tag`), count() FROM {identifiers.sql(chosen.destination)} GROUP BY `tag`"
         )
         there = {tag: int(rows) for tag, rows in stored_rows}
         if verify:
-            findings = list(check(settings, pipeline, ledger, clickhouse))
+            findings = list(check(workspace, clickhouse))
         else:
-            findings = [
-                *against_the_world(settings, pipeline, ledger, clickhouse),
-                *wrong_times(settings, pipeline, ledger),
-            ]
+            findings = [*against_the_world(workspace, clickhouse), *wrong_times(workspace)]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
-                findings += unfinished(
-                    settings, pipeline, ledger
-                )  # only then, because it reads the batches of every run
+                findings += unfinished(workspace)  # only then, because it reads the batches of every run
         wrong = {
             tag: tuple(finding.text for finding in findings if finding.tag in (tag, ""))
             for tag in chosen.tags
         }
         if verify:
-            record_checks(settings, ledger, pipeline, wrong, at, known, checked)
+            record_checks(workspace, wrong, at, known, checked)
         obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
-        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(
+        expired = ExpiredRows.declared(workspace, clickhouse).by_tag(
             {
                 tag: (mark.delivered + known.of_tag(tag, mark.run, verified=at)["pushed"], there.get(tag, 0))
                 for tag, mark in marks.items()
@@ -139,28 +136,28 @@ def _held(
     return held, overdue
 
 
-def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
-    chosen = settings.pipeline(pipeline)
-    buckets = Views(ledger.cassandra, chosen.journal).buckets(chosen.tags)
-    return _counted(ledger, chosen, [(tag, bucket, None, None) for tag in buckets for bucket in buckets[tag]])
+def _in_view(workspace: Workspace) -> dict[str, int]:
+    chosen = workspace.pipeline
+    buckets = Views(workspace.cassandra, chosen.journal).buckets(chosen.tags)
+    return _counted(
+        workspace.ledger, chosen, [(tag, bucket, None, None) for tag in buckets for bucket in buckets[tag]]
+    )
 
 
-def _unread(
-    ledger: Ledger, settings: Settings, pipeline: str, marks: Mapping[str, Watermark]
-) -> dict[str, int]:
+def _unread(workspace: Workspace, marks: Mapping[str, Watermark]) -> dict[str, int]:
     """Return by tag how many rows of the view are old enough and behind its watermark, where no closed run has
     read.
 
     Counts them in the first BUCKETS_AHEAD timebuckets. A tag without a watermark was never delivered.
     """
-    chosen = settings.pipeline(pipeline)
+    chosen = workspace.pipeline
     size, delay = chosen.bucket_size, timedelta(seconds=chosen.eventual_consistency_delay_seconds)
-    until = from_datetime(clock.earliest(ledger.cassandra.clocks) - delay)
+    until = from_datetime(clock.earliest(workspace.cassandra.clocks) - delay)
     parts: list[Part] = []
     for tag in marks.keys() & set(chosen.tags):
         buckets = range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds)
         parts += [(tag, bucket, marks[tag].ticks, until) for bucket in buckets[:BUCKETS_AHEAD]]
-    return _counted(ledger, chosen, parts)
+    return _counted(workspace.ledger, chosen, parts)
 
 
 def _counted(ledger: Ledger, pipeline: PipelineSettings, parts: Sequence[Part]) -> dict[str, int]:
@@ -172,63 +169,61 @@ def _counted(ledger: Ledger, pipeline: PipelineSettings, parts: Sequence[Part]) 
     return counted
 
 
-def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
+def _cleaned(workspace: Workspace) -> dict[str, int]:
     """Return by tag how many rows cleanups have deleted of buckets that this pipeline was to deliver, less
     those erased since.
     """
-    chosen = settings.pipeline(pipeline)
-    cleaned = CleanupLog(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
-    erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    chosen = workspace.pipeline
+    cleaned = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, chosen.keyspace, chosen.view)
+    erasures = workspace.journal_store(Erasures)
     return {
-        tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag))
+        tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(workspace.name, tag))
         for tag in chosen.tags
     }
 
 
-def against_the_world(
-    settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse
-) -> Iterator[Finding]:
+def against_the_world(workspace: Workspace, clickhouse: ClickHouse) -> Iterator[Finding]:
     """Yield why the ledger can't be trusted: ClickHouse has more than it knows, or the journal's tables were
     created again.
     """
-    if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+    pipeline = workspace.name
+    if ahead := destination_ahead(workspace, clickhouse):
         yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
-    for table in (
-        changed_tables(settings, ledger.cassandra, pipeline) if pipeline in settings.pipelines else ()
-    ):
+    for table in changed_tables(workspace.settings, workspace.cassandra, pipeline):
         yield Finding(
             "",
             f"{table} was created again since its events were delivered: its numbers may be of another life",
         )
 
 
-def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
+def check(workspace: Workspace, clickhouse: ClickHouse) -> Iterator[Finding]:
     """Yield everything in which ledger and ClickHouse disagree.
 
     Reads each batch's rows and checksum again from the stored columns. Also yields batches that the ledger
     doesn't know, events that ClickHouse has twice, clocks that differ, and watermarks in the future.
     """
-    chosen = settings.pipeline(pipeline)
-    yield from against_the_world(settings, pipeline, ledger, clickhouse)
-    batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination, read_manifest)
-    yield from differences(pipeline, batches)
+    chosen = workspace.pipeline
+    yield from against_the_world(workspace, clickhouse)
+    batches, unknown = stored(workspace, clickhouse, chosen.destination, read_manifest)
+    yield from differences(workspace.name, batches)
     for batch_id in unknown:
         yield Finding(
-            "", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it"
+            "", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {workspace.name} has it"
         )
     yield from _twice(clickhouse, chosen.destination)
-    yield from wrong_times(settings, pipeline, ledger)
+    yield from wrong_times(workspace)
 
 
-def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+def wrong_times(workspace: Workspace) -> Iterator[Finding]:
     """Yield clocks that differ and watermarks in the future: no run delivers rows from before such a
     watermark.
     """
-    clocks = ledger.cassandra.clocks
-    if differing := clock.difference(clocks, settings.cassandra.max_clock_difference_seconds):
+    pipeline = workspace.name
+    clocks = workspace.cassandra.clocks
+    if differing := clock.difference(clocks, workspace.settings.cassandra.max_clock_difference_seconds):
         yield Finding("", differing)
-    marks = ledger.delivered.watermarks(pipeline)
-    for tag, seconds in watermarks_ahead(settings, pipeline, marks, clock.earliest(clocks)).items():
+    marks = workspace.ledger.delivered.watermarks(pipeline)
+    for tag, seconds in watermarks_ahead(workspace.settings, pipeline, marks, clock.earliest(clocks)).items():
         yield Finding(
             tag,
             f"its watermark is {seconds:.0f} s in the future, written by a run whose clock was wrong. "
@@ -237,13 +232,14 @@ def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[F
         )
 
 
-def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+def unfinished(workspace: Workspace) -> Iterator[Finding]:
     """Yield the batches that are NEW although their run isn't open, from the ledger alone.
 
     A batch that becomes NEW meanwhile may be missing.
     """
-    for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline, serial=False):
-        yield from unfinished_of(ledger, pipeline, number)
+    ledger = workspace.ledger
+    for number in runs_with_new(ledger, workspace.ledger_keyspace, workspace.name, serial=False):
+        yield from unfinished_of(ledger, workspace.name, number)
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:

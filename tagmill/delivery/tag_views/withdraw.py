@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.run_repairs import EVERY_GENERATION
 from tagmill.delivery.tag_views.model import Manifest, Plan, TagOutcome, Withdrawn
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
@@ -34,6 +33,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import create_planned_run, write_document
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 KIND = "withdraw"
 # Rows of a batch that the view may have at another place; a batch with more is not withdrawn.
@@ -69,33 +69,27 @@ class Event:
 
 
 def plan(
-    settings: Settings,
-    ledger: Ledger,
-    name: str,
-    owner: str,
-    batches: Sequence[tuple[int, UUID]],
-    lost: Iterable[Event] = (),
-    *,
-    reason: str,
+    workspace: Workspace, batches: Sequence[tuple[int, UUID]], lost: Iterable[Event] = (), *, reason: str
 ) -> RunRow:
     """Plan a run that withdraws batches (run, batch_id) and notes `lost` events as not delivered.
 
     Raises GuardRefused if another run is open, a batch is unknown, its run is not closed, or the view has
     lost an event of it.
     """
+    ledger, name = workspace.ledger, workspace.name
     number = ledger.free_number(name)
     _require_none_open(ledger, name)
-    chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
-    files = RunFiles(settings.storage.root)
+    chosen = [_chosen(workspace, run, batch_id) for run, batch_id in batches]
+    files = workspace.files
     file = f"{files.folder(name, number)}/undelivered-{uuid4().hex[:12]}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            _write(writer, _events_of(settings, ledger, name, run, batch))
+            _write(writer, _events_of(workspace, run, batch))
         _write(writer, lost)
     document = Plan(
         pipeline=name,
         run=number,
-        planned_at=ledger.cassandra.now(),
+        planned_at=workspace.cassandra.now(),
         reread=True,
         first=False,
         tags={},
@@ -110,41 +104,38 @@ def plan(
             for run, batch in chosen
         ],
     )
-    row = create_planned_run(settings, ledger, name, number, document, kind=KIND, owner=owner, reason=reason)
+    row = create_planned_run(workspace, number, document, kind=KIND, reason=reason)
     checkpoints.reached("withdraw.planned")
     return row
 
 
-def survey(
-    settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID
-) -> tuple[int, set[tuple[str, int]]]:
+def survey(workspace: Workspace, run: int, batch_id: UUID) -> tuple[int, set[tuple[str, int]]]:
     """Return how many rows a batch has that could be withdrawn, and the (tag, timebucket) that the view has
     its events in.
 
     Raises what `plan` would raise, and writes nothing.
     """
-    _require_none_open(ledger, name)
-    _, batch = _chosen(settings, ledger, name, run, batch_id)
-    return batch.rows, {
-        (event.tag, event.timebucket) for event in _events_of(settings, ledger, name, run, batch)
-    }
+    _require_none_open(workspace.ledger, workspace.name)
+    _, batch = _chosen(workspace, run, batch_id)
+    return batch.rows, {(event.tag, event.timebucket) for event in _events_of(workspace, run, batch)}
 
 
-def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, owner: str) -> Manifest:
+def seal(workspace: Workspace, run: int, fence: int) -> Manifest:
     """Remove the batches, prove them absent, and fix the progress without them; leave a run that is sealed
     already as it is.
     """
-    files = RunFiles(settings.storage.root)
+    ledger, name = workspace.ledger, workspace.name
+    files = workspace.files
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
         return read_manifest(files, row)
     document = read_plan(files, row)
-    table = settings.pipeline(name).destination
-    with ClickHouse(settings.clickhouse) as clickhouse:
+    table = workspace.pipeline.destination
+    with workspace.clickhouse() as clickhouse:
         for part in document.withdrawn:
-            _take_out(ledger, clickhouse, name, table, part, owner)
+            _take_out(workspace, clickhouse, table, part)
         checkpoints.reached("withdraw.removed")
-        manifest = _manifest(files, ledger, clickhouse, document, table)
+        manifest = _manifest(workspace, clickhouse, document, table)
     checkpoints.reached("withdraw.before_commit")
     file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
     if not ledger.seal(name, run, fence, file, write_document(files, file, manifest)):
@@ -178,19 +169,22 @@ def _require_none_open(ledger: Ledger, name: str) -> None:
         )
 
 
-def _events_of(settings: Settings, ledger: Ledger, name: str, run: int, batch: Batch) -> Iterator[Event]:
+def _events_of(workspace: Workspace, run: int, batch: Batch) -> Iterator[Event]:
     """Yield the events of a batch at their present places in the view (ViewPlaces)."""
-    pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
-    views = Views(ledger.cassandra, pipeline.journal)
-    places = ViewPlaces(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
-    with about(pipeline=name, run=run, batch=batch.batch_id):
+    pipeline, files = workspace.pipeline, workspace.files
+    views = Views(workspace.cassandra, pipeline.journal)
+    places = ViewPlaces(
+        views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {workspace.name},"
+    )
+    with about(pipeline=workspace.name, run=run, batch=batch.batch_id):
         yield from places.of(key_rows(files, batch))
 
 
-def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID) -> tuple[int, Batch]:
+def _chosen(workspace: Workspace, run: int, batch_id: UUID) -> tuple[int, Batch]:
+    ledger, name = workspace.ledger, workspace.name
     row = ledger.run(name, run)
     row, batch = withdrawable(name, run, batch_id, row, ledger.batches(name, run) if row else [])
-    manifest = read_manifest(RunFiles(settings.storage.root), row)
+    manifest = read_manifest(workspace.files, row)
     return run, next(sealed for sealed in manifest.batches if sealed.number == batch.number)
 
 
@@ -337,17 +331,16 @@ def _write(writer: pq.ParquetWriter, events: Iterable[Event]) -> None:
 # -- sealing
 
 
-def _take_out(
-    ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, part: Withdrawn, owner: str
-) -> None:
+def _take_out(workspace: Workspace, clickhouse: ClickHouse, table: str, part: Withdrawn) -> None:
     """Make a batch VOIDED, mark it as void, remove its rows, and prove them absent.
 
     Raises StoreUnavailable if ClickHouse still has rows of it.
     """
+    ledger, name = workspace.ledger, workspace.name
     home = ledger.run(name, part.run)
     assert home is not None  # noqa: S101 - the plan has seen it
     # After this, a process that is sending the batch again can't change anything.
-    home = ledger.raise_fence(home, owner)
+    home = ledger.raise_fence(home, workspace.owner)
     batch = next(batch for batch in ledger.batches(name, part.run) if batch.number == part.number)
     if batch.state != BatchState.VOIDED:
         ledger.move_batch(name, part.run, home.fence, batch, BatchState.VOIDED)
@@ -367,10 +360,9 @@ def _take_out(
         )
 
 
-def _manifest(
-    files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str
-) -> Manifest:
+def _manifest(workspace: Workspace, clickhouse: ClickHouse, document: Plan, table: str) -> Manifest:
     """Write the new progress, and return a manifest of it without batches."""
+    files = workspace.files
     attempt = uuid4().hex[:12]
     folder = f"{files.folder(document.pipeline, document.run)}/attempt-{attempt}"
     progress_file, holds_file, repairs_file = (
@@ -383,7 +375,7 @@ def _manifest(
         files.create(part) as target,
         pq.ParquetWriter(target, PROGRESS_SCHEMA, compression="zstd") as writer,
     ):
-        for rows in _progress(files, ledger, clickhouse, document, table):
+        for rows in _progress(workspace, clickhouse, document, table):
             writer.write_table(pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA))
     for empty in (holds_file, repairs_file):
         with files.create(empty) as target:
@@ -402,7 +394,7 @@ def _manifest(
     return Manifest(
         pipeline=document.pipeline,
         run=document.run,
-        sealed_at=ledger.cassandra.now(),
+        sealed_at=workspace.cassandra.now(),
         attempt=attempt,
         generation=1,
         moves_watermark=False,
@@ -420,11 +412,11 @@ def _manifest(
 
 
 def _progress(
-    files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str
+    workspace: Workspace, clickhouse: ClickHouse, document: Plan, table: str
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield rows of PROGRESS_SCHEMA in groups: one row for every persistence_id that loses numbers."""
     numbers: dict[Key, set[int]] = {}
-    for events in _events(files, document):
+    for events in _events(workspace.files, document):
         present = clickhouse.present(
             table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
         )
@@ -433,7 +425,7 @@ def _progress(
     keys = list(numbers)
     rows: list[dict[str, Any]] = []
     for (tag, persistence_id), known in zip(
-        keys, ledger.delivered.progress(document.pipeline, keys), strict=True
+        keys, workspace.ledger.delivered.progress(document.pipeline, keys), strict=True
     ):
         progress = rules.without(known, numbers[tag, persistence_id]) if known else None
         if progress is not None and progress != known:

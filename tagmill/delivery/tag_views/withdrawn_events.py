@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import structlog
 
-from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.tag_views.withdraw import Event, ViewPlaces, key_rows
 from tagmill.domain.batches.states import BatchState
@@ -15,26 +13,27 @@ from tagmill.domain.documents import Batch
 from tagmill.errors import SealedFileDamaged
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.retired_batches import Retired
-from tagmill.ledger.runs import Ledger
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 
 
-def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[Event]:
+def events(workspace: Workspace) -> Iterator[Event]:
     """Yield the events of all VOIDED batches that are in no batch of ClickHouse, as the view has them now.
 
     A batch whose file is gone is left out with a warning: an audit finds its events.
     """
-    pipeline = settings.pipeline(name)
-    views = Views(ledger.cassandra, pipeline.journal)
-    with ClickHouse(settings.clickhouse) as clickhouse:
-        for run, batch in _voided(settings, ledger, files, name):
+    pipeline = workspace.pipeline
+    views = Views(workspace.cassandra, pipeline.journal)
+    with workspace.clickhouse() as clickhouse:
+        for run, batch in _voided(workspace):
             standing = ViewPlaces(
-                views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
+                views,
+                pipeline.bucket_size,
+                f"batch {batch.batch_id} of run {run}, pipeline {workspace.name},",
             )
             try:
-                for rows in key_rows(files, batch):
+                for rows in key_rows(workspace.files, batch):
                     there = clickhouse.present(
                         pipeline.destination,
                         {(r["tag"], r["persistence_id"], r["sequence_nr"]) for r in rows},
@@ -46,19 +45,20 @@ def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> It
             except SealedFileDamaged as error:
                 log.warning(
                     "events of a batch were not looked for",
-                    pipeline=name,
+                    pipeline=workspace.name,
                     run=run,
                     batch=batch.batch_id,
                     error=str(error),
                 )
 
 
-def recount(settings: Settings, ledger: Ledger, name: str) -> None:
+def recount(workspace: Workspace) -> None:
     """Count again from the batches what is delivered of each tag, for the newest run, a withdrawal that
     counted nothing.
     """
+    ledger, name = workspace.ledger, workspace.name
     last = ledger.last_run(name)
-    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
+    retired = workspace.store(Retired)
     rows, batches = Counter[str](), Counter[str]()
     up_to = retired.up_to()
     for kept in retired.batches(last):
@@ -76,15 +76,16 @@ def recount(settings: Settings, ledger: Ledger, name: str) -> None:
         )
 
 
-def _voided(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[tuple[int, Batch]]:
-    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name).up_to()
+def _voided(workspace: Workspace) -> Iterator[tuple[int, Batch]]:
+    ledger, name = workspace.ledger, workspace.name
+    retired = workspace.store(Retired).up_to()
     for number in range(retired + 1, ledger.last_run(name) + 1):
         voided = {batch.number for batch in ledger.batches(name, number) if batch.state == BatchState.VOIDED}
         row = ledger.run(name, number) if voided else None
         if row is None or not row.manifest_file:
             continue
         try:
-            manifest = read_manifest(files, row)
+            manifest = read_manifest(workspace.files, row)
         except SealedFileDamaged as error:
             log.warning("batches of a run were not looked for", pipeline=name, run=number, error=str(error))
             continue

@@ -24,8 +24,7 @@ from tagmill.errors import about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.clock import agreed_now
-from tagmill.runs.leased import leased
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,13 +45,13 @@ def expire(
 
     chosen = settings.topic(pipeline)
     with (
-        leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease),
-        explained(ledger.cassandra.where, "Ids that are not gone yet stay"),
+        open_step(settings, pipeline, owner=owner, wait=True) as workspace,
+        explained(workspace.cassandra.where, "Ids that are not gone yet stay"),
     ):
-        before = agreed_now(settings, ledger.cassandra) - timedelta(days=chosen.window_days)
-        before = min(before, _known_since(ledger, RunFiles(settings.storage.root), pipeline) or before)
+        before = agreed_now(settings, workspace.cassandra) - timedelta(days=chosen.window_days)
+        before = min(before, _known_since(workspace) or before)
         keyspace = settings.cassandra.ledger_keyspace
-        rule, count = Rules(ledger.cassandra, keyspace, pipeline).current(), 0
+        rule, count = workspace.store(Rules).current(), 0
         if rule is not None:
             work = partial(
                 _expire,
@@ -61,7 +60,7 @@ def expire(
                 pipeline=pipeline,
                 rule=rule.rule,
                 before=before,
-                undelivered_runs=_not_in_clickhouse(ledger, keyspace, pipeline),
+                undelivered_runs=_not_in_clickhouse(workspace.ledger, keyspace, pipeline),
                 dry_run=dry_run,
             )
             shards = shards_of(rule.rule)
@@ -75,16 +74,16 @@ def expire(
                 .first()
             )
             count = int((found[0] if found else 0) or 0)
-        lease.give_back()
+        workspace.give_back()
     return Expired(pipeline=pipeline, before=before, ids=count, dry_run=dry_run)
 
 
-def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | None:
+def _known_since(workspace: Workspace) -> datetime | None:
     """Return the time from which ids count as known for the unfinished run; None if there is no such run."""
-    row = ledger.open_run(pipeline)
+    row = workspace.ledger.open_run(workspace.name)
     if row is None or not row.plan_file:
         return None
-    return datetime.fromtimestamp(read_plan(files, row).known_since / 1000, UTC)
+    return datetime.fromtimestamp(read_plan(workspace.files, row).known_since / 1000, UTC)
 
 
 def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozenset[int]:

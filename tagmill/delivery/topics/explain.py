@@ -4,7 +4,6 @@ Spark does not start.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import Stream, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.formats import schema_contents
@@ -18,9 +17,9 @@ from tagmill.kafka.offset_ranges import Range, capped
 from tagmill.kafka.positions import TopicPosition
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.dedup import Rules
-from tagmill.ledger.runs import Ledger
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.workspace import Workspace, open_workspace
 
 
 def explain(settings: Settings, pipeline: str) -> Explanation:
@@ -28,7 +27,8 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
     and the ledger.
     """
     configured = settings.stream(pipeline)
-    with Ledger(settings.cassandra) as ledger:
+    with open_workspace(settings, pipeline) as workspace:
+        ledger = workspace.ledger
         if unfinished := ledger.open_run(pipeline):
             batches = ledger.batches(pipeline, unfinished.run)
             rows = sum(batch.rows for batch in batches)
@@ -36,10 +36,10 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
             said = [f"Run {unfinished.run} is {unfinished.state} and is finished first.{sealed}"]
             return Explanation(pipeline=pipeline, kind=configured.kind, run=unfinished.run, sentences=said)
         number, now = ledger.free_number(pipeline), agreed_now(settings, ledger.cassandra)
-        positions = topic_positions(settings, ledger, pipeline)
+        positions = topic_positions(workspace)
         stops = [
             *dict.fromkeys(position.problem for position in positions if position.problem),
-            *stops_of(_guards(settings, ledger, pipeline, number)),
+            *stops_of(_guards(workspace, number)),
         ]
         waiting = [
             Range(
@@ -56,7 +56,7 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
             ledger, pipeline, now, configured.max_wait_seconds
         )
         reads = [] if few else capped(waiting, configured.max_records_per_run)
-        letters = DeadLetters(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).count()
+        letters = workspace.store(DeadLetters).count()
         sentences = [
             *_sentences(settings, configured, number, total, reads),
             *_of_positions(positions, letters),
@@ -79,19 +79,20 @@ def explain(settings: Settings, pipeline: str) -> Explanation:
         )
 
 
-def _guards(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> Iterable[Callable[[], object]]:
-    configured = settings.stream(pipeline)
+def _guards(workspace: Workspace, number: int) -> Iterable[Callable[[], object]]:
+    pipeline = workspace.name
+    configured = workspace.stream
 
     def destination() -> None:
-        with ClickHouse(settings.clickhouse) as clickhouse:
+        with workspace.clickhouse() as clickhouse:
             clickhouse.check_for_plan(configured.destination, configured.destination_retention_days)
 
     def rule() -> None:
         if not isinstance(configured, TopicSettings):
             return
         fits(configured, schema_contents(configured.schema_files))
-        must_keep_columns(settings, ledger, pipeline)
-        current = Rules(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).current()
+        must_keep_columns(workspace)
+        current = workspace.store(Rules).current()
         if current and current.rule != configured.rule:
             raise ConfigurationError(
                 f"pipeline {pipeline}: the ids of delivered events were made by {current.rule}, and the "
@@ -101,10 +102,10 @@ def _guards(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> I
             )
 
     return (
-        lambda: ledger.delivered.write_times.require_own(pipeline, number),
+        lambda: workspace.ledger.delivered.write_times.require_own(pipeline, number),
         destination,
-        lambda: require_up_to_date(settings, ledger, pipeline, number),
-        lambda: require_same_journal(settings, ledger, pipeline),
+        lambda: require_up_to_date(workspace, number),
+        lambda: require_same_journal(workspace),
         rule,
     )
 

@@ -30,6 +30,7 @@ from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches, if_readable, write_document
+from tagmill.runs.workspace import Workspace
 
 NOT_APART = "Nothing was set apart"
 
@@ -55,7 +56,8 @@ class TopicGiveUp(OperatorAction):
         Safe to repeat.
         """
         records, columns = self._checked(apart)
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             said = []
             if row := ledger.open_run(self.name):
                 row = self.take_over(ledger, row)
@@ -75,13 +77,15 @@ class TopicGiveUp(OperatorAction):
                 )
             if apart:
                 table = self._set_apart(ledger)
-                run = self.claim_run(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART)
+                run = self.claim_run(
+                    workspace, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART
+                )
                 of_journal = isinstance(self.stream, KafkaJournalEventsSettings)
                 if not self.dry_run:
                     table.add(Kind.RECORD, records, run, self.who, self.why)
                     table.add(Kind.COLUMN, columns, run, self.who, self.why)
                     if of_journal:
-                        self._leave_out(ledger, table, apart, run)
+                        self._leave_out(workspace, table, apart, run)
                 left_out = (
                     f"{len(apart)} ids {self.be('are')} left out until tagmill run take-back"
                     if of_journal
@@ -101,22 +105,22 @@ class TopicGiveUp(OperatorAction):
         """
         kind = Kind.ID if isinstance(self.stream, KafkaJournalEventsSettings) else Kind.COLUMN
         name = "id" if kind is Kind.ID else "column"
-        with self.at_work() as ledger:
-            table = self._set_apart(ledger)
+        with self.at_work() as workspace:
+            table = self._set_apart(workspace.ledger)
             if item not in table.items(kind):
                 raise GuardRefused(
                     f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed",
                     pipeline=self.name,
                 )
-            self.claim_run(ledger, f"run take-back {item}"[:1000], NOT_APART)
+            self.claim_run(workspace, f"run take-back {item}"[:1000], NOT_APART)
             if not self.dry_run:
                 table.remove(kind, item)
             return f"pipeline {self.name}: the {name} {item!r} {self.be('is')} delivered again from the next run on"
 
-    def _leave_out(self, ledger: Ledger, table: SetApart, ids: Sequence[str], run: int) -> None:
+    def _leave_out(self, workspace: Workspace, table: SetApart, ids: Sequence[str], run: int) -> None:
         """Note the offsets from which the events of these ids are left out, then set the ids apart."""
-        read_to = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).read_to()
-        _, delivered = left_partly(self.settings, ledger, self.name)
+        read_to = workspace.store(TopicOffsets).read_to()
+        _, delivered = left_partly(workspace)
         now = Since(places=[(*place, end) for place, end in sorted(read_to.items())])
         known = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items()}
         for key in ids:

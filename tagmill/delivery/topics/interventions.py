@@ -6,7 +6,6 @@ Each is guarded and recorded.
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
@@ -34,7 +33,8 @@ class TopicInterventions(OperatorAction):
 
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans its records again."""
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             return abandon_planned(self, ledger, run_in(ledger, self.name, RunState.PLANNED), "records")
 
     def void(self) -> str:
@@ -42,9 +42,10 @@ class TopicInterventions(OperatorAction):
         their ids.
         """
         with (
-            self.at_work() as ledger,
-            ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
+            self.at_work() as workspace,
+            workspace.clickhouse(layout(self.pipeline)) as clickhouse,
         ):
+            ledger = workspace.ledger
             row = self.take_over(ledger, run_in(ledger, self.name, RunState.SEALED))
             batches = all_batches(ledger, read_manifest(self.files, row))
             return void_waiting(self, ledger, clickhouse, self.pipeline.destination, row, batches)
@@ -53,7 +54,8 @@ class TopicInterventions(OperatorAction):
         """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next
         generation.
         """
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             row = ledger.run(self.name, run)
             found = (
                 next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None)
@@ -75,17 +77,18 @@ class TopicInterventions(OperatorAction):
                 self.pipeline.destination,
                 sealed_layout(self.pipeline, manifest.columns, f"run {run} of pipeline {self.name}"),
             )
-            with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
+            with workspace.clickhouse(to.layout) as clickhouse:
                 return send_again(
-                    self, ledger, clickhouse, manifest, row, found, to, despite_views=self.despite_views
+                    workspace, self, clickhouse, manifest, row, found, to, despite_views=self.despite_views
                 )
 
     def accept(self, batch_id: UUID, run: int) -> str:
         """Record that the views on the destination have a batch whose insert ended with an error."""
         with (
-            self.at_work() as ledger,
-            ClickHouse(self.settings.clickhouse, layout(self.pipeline)) as clickhouse,
+            self.at_work() as workspace,
+            workspace.clickhouse(layout(self.pipeline)) as clickhouse,
         ):
+            ledger = workspace.ledger
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(self, ledger, clickhouse, self.pipeline.destination, row, batch)
 
@@ -97,7 +100,8 @@ class TopicInterventions(OperatorAction):
                 f"was created again: tagmill run deliver --pipeline {self.name} --recreated",
                 pipeline=self.name,
             )
-        with self.at_work() as ledger:
+        with self.at_work() as workspace:
+            ledger = workspace.ledger
             if row := ledger.open_run(self.name):
                 raise WorkUnfinished(
                     f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
@@ -105,7 +109,7 @@ class TopicInterventions(OperatorAction):
                     pipeline=self.name,
                     run=row.run,
                 )
-            journal = SameJournal(self.settings, ledger, self.name)
+            journal = SameJournal(workspace)
             if self.dry_run:
                 changes = [*journal.changed_tables(), *journal.changed_topics().values()]
                 return would_accept(self.name, journal.journal, changes)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from tagmill.config.kafka import KafkaJournalEventsSettings, Stream, TopicSettings
-from tagmill.config.settings import Settings
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
@@ -24,82 +23,84 @@ from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.sealed_files import way_out
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 
-def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
+def must_fit(workspace: Workspace) -> None:
     """Raise ConfigurationError if a topic's ids or columns can't be made as configured; the ledger's first
     rule is noted here.
     """
-    chosen = settings.stream(pipeline)
+    chosen = workspace.stream
     if isinstance(chosen, KafkaJournalEventsSettings):
         return
     fits(chosen, schema_contents(chosen.schema_files))
-    must_keep_columns(settings, ledger, pipeline)
-    there = Rules(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).begin(chosen.rule)
+    must_keep_columns(workspace)
+    there = workspace.store(Rules).begin(chosen.rule)
     if there.rule != chosen.rule:
         raise ConfigurationError(
-            f"pipeline {pipeline}: the ids of delivered events were made by {there.rule}, and the "
+            f"pipeline {workspace.name}: the ids of delivered events were made by {there.rule}, and the "
             f"configuration says {chosen.rule}. "
-            f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {pipeline}",
-            pipeline=pipeline,
+            f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {workspace.name}",
+            pipeline=workspace.name,
         )
 
 
-def must_keep_columns(settings: Settings, ledger: Ledger, pipeline: str) -> None:
+def must_keep_columns(workspace: Workspace) -> None:
     """Raise ConfigurationError unless the columns that aren't nullable are those of the last sealed run."""
+    ledger, pipeline = workspace.ledger, workspace.name
     rows = (ledger.run(pipeline, number) for number in range(ledger.last_run(pipeline), 0, -1))
     last = next((row for row in rows if row and row.manifest_file), None)
     if last:
         with way_out(pipeline):
-            sealed = read_manifest(RunFiles(settings.storage.root), last).required
-        require_unchanged_columns(
-            settings.stream(pipeline), sealed, f"pipelines.{pipeline}.columns: run {last.run}"
-        )
+            sealed = read_manifest(workspace.files, last).required
+        require_unchanged_columns(workspace.stream, sealed, f"pipelines.{pipeline}.columns: run {last.run}")
 
 
-def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> TopicPlan | None:
+def letters_planned(workspace: Workspace, number: int) -> TopicPlan | None:
     """Return a plan for a run that reads the pipeline's dead letters again; None if it has none."""
-    if not DeadLetters(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).any():
+    if not workspace.store(DeadLetters).any():
         return None
-    chosen, now = settings.topic(pipeline), agreed_now(settings, ledger.cassandra)
+    chosen, now = (
+        workspace.settings.topic(workspace.name),
+        agreed_now(workspace.settings, workspace.cassandra),
+    )
     return TopicPlan(
-        pipeline=pipeline,
+        pipeline=workspace.name,
         run=number,
         planned_at=now,
         ranges=[],
         known_since=_known_since(chosen, now),
         rule=chosen.rule,
         letters=True,
-        apart=(apart := _apart(settings, ledger, pipeline, [])),
+        apart=(apart := _apart(workspace, [])),
         warnings=list(apart.warnings()),
         more=False,
     )
 
 
 def planned(
-    settings: Settings, ledger: Ledger, pipeline: str, number: int, accept_lost: bool, recreated: bool = False
+    workspace: Workspace, number: int, accept_lost: bool, recreated: bool = False
 ) -> TopicPlan | None:
     """Return a plan for a run that reads new records; None if there are none, or so few that they wait for
     others.
 
     With `recreated`, topics that were created again are read from their first record.
     """
-    chosen, now = settings.stream(pipeline), agreed_now(settings, ledger.cassandra)
-    offsets = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
-    spans = spans_of(settings, ledger, pipeline)
+    pipeline = workspace.name
+    chosen, now = workspace.stream, agreed_now(workspace.settings, workspace.cassandra)
+    offsets = workspace.store(TopicOffsets)
+    spans = spans_of(workspace)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
     read_to, warnings, ways_on = offsets.read_to(), list[str](), OWN_TABLES
-    if isinstance(chosen, KafkaJournalEventsSettings) and (
-        made := _of_returned_id(settings, ledger, pipeline, number, now)
-    ):
+    if isinstance(chosen, KafkaJournalEventsSettings) and (made := _of_returned_id(workspace, number, now)):
         return made
     if isinstance(chosen, TopicSettings):
-        ids = TopicIds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        ids = workspace.store(TopicIds)
         ways_on = (
             "To read the new topic from its first record: tagmill run deliver --pipeline "
             f"{pipeline} --recreated"
         )
-        with Kafka(settings.kafka) as kafka:
+        with Kafka(workspace.settings.kafka) as kafka:
             if recreated:
                 warnings += _begin_again(kafka, ids, offsets, spans, number)
                 read_to = offsets.read_to()
@@ -109,10 +110,10 @@ def planned(
     ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
     waiting = sum(one.end - one.first for one in ranges)
     few = waiting < chosen.batch_min_rows and not accept_lost
-    if not ranges or (few and not has_waited(ledger, pipeline, now, chosen.max_wait_seconds)):
+    if not ranges or (few and not has_waited(workspace.ledger, pipeline, now, chosen.max_wait_seconds)):
         return None
     ranges = capped(ranges, chosen.max_records_per_run)
-    apart = _apart(settings, ledger, pipeline, ranges)
+    apart = _apart(workspace, ranges)
     made = TopicPlan(
         pipeline=pipeline,
         run=number,
@@ -124,7 +125,7 @@ def planned(
         warnings=[*warnings, *found, *apart.warnings()],
         more=waiting > chosen.max_records_per_run,
     )
-    return made if chosen.rule else _going_on(settings, ledger, made)
+    return made if chosen.rule else _going_on(workspace, made)
 
 
 def _begin_again(
@@ -153,36 +154,34 @@ def _begin_again(
     ]
 
 
-def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range]) -> Apart:
+def _apart(workspace: Workspace, ranges: list[Range]) -> Apart:
     """Return what a person has set apart; of the records only those in these ranges."""
-    table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    table = workspace.store(SetApart)
     records = within(table.items(Kind.RECORD), ranges)
     columns, batches, ids = (list(table.items(kind)) for kind in (Kind.COLUMN, Kind.BATCH, Kind.ID))
     return Apart(records=records, columns=columns, batches=batches, ids=ids)
 
 
-def _of_returned_id(
-    settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime
-) -> TopicPlan | None:
+def _of_returned_id(workspace: Workspace, number: int, now: datetime) -> TopicPlan | None:
     """Return a plan for the events of an id that is no longer set apart; None without such an id, or before
     an ordinary run.
     """
-    before, there = left_partly(settings, ledger, pipeline)
+    before, there = left_partly(workspace)
     if there is not None and (before is None or before.only is None):
         return None
-    table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    table = workspace.store(SetApart)
     apart = table.items(Kind.ID)
     returned = {
         key: Since.model_validate_json(text)
         for key, text in table.items(Kind.SINCE).items()
         if key not in apart
     }
-    read_to = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
+    read_to = workspace.store(TopicOffsets).read_to()
     begun_first = sorted(returned, key=lambda key: (before is None or key != before.only, key))
     for key in begun_first:
         since = returned[key]
         delivered = there if there is not None and before and before.only == key else since.delivered
-        if lost(RunFiles(settings.storage.root), delivered):
+        if lost(workspace.files, delivered):
             continue  # only the lost files tell which of its events are delivered: it stays set apart, and status says so
         firsts = {(topic, partition): offset for topic, partition, offset in since.places}
         ranges = [
@@ -194,7 +193,7 @@ def _of_returned_id(
             table.remove(Kind.SINCE, key)
             continue
         return TopicPlan(
-            pipeline=pipeline,
+            pipeline=workspace.name,
             run=number,
             planned_at=now,
             ranges=ranges,
@@ -223,15 +222,14 @@ def _begun(before: TopicPlan) -> list[Range]:
     return [*before.begun, *(one for one in before.ranges if not one.first)]
 
 
-def left_partly(
-    settings: Settings, ledger: Ledger, pipeline: str
-) -> tuple[TopicPlan | None, list[str] | None]:
+def left_partly(workspace: Workspace) -> tuple[TopicPlan | None, list[str] | None]:
     """Return the plan of a Kafka Journal's newest closed run, and the files of its delivered batches if
     others were voided.
 
     The files are None if the run delivered all of its records: then the next run begins behind it.
     """
-    files, row = RunFiles(settings.storage.root), next(closed_runs(ledger, pipeline), None)
+    ledger, pipeline = workspace.ledger, workspace.name
+    files, row = workspace.files, next(closed_runs(ledger, pipeline), None)
     if row is None:
         return None, None
     states = {batch.number: batch.state for batch in ledger.batches(pipeline, row.run)}
@@ -246,7 +244,7 @@ def left_partly(
     return before, [*before.delivered, *there]
 
 
-def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
+def _going_on(workspace: Workspace, made: TopicPlan) -> TopicPlan:
     """Return a Kafka Journal's plan, adapted to what the run before it has left.
 
     After a run with voided batches, it reads the same ranges again, without what the other batches have
@@ -254,7 +252,7 @@ def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
     topic gets more partitions, and the events of an id in its old partition are found through those in its
     new one, which may be delivered before.
     """
-    before, there = left_partly(settings, ledger, made.pipeline)
+    before, there = left_partly(workspace)
     if before is None:
         return made
     if before.more or there is not None:
@@ -274,17 +272,18 @@ def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
             yield row
 
 
-def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, Span]:
+def spans_of(workspace: Workspace) -> dict[Place, Span]:
     """Return the offsets that can be read: of topics what Kafka has, of a Kafka Journal what is replicated.
 
     Raises ConfigurationError: the Kafka Journal's tables are missing, or nothing of a named topic is
     replicated.
     """
-    chosen = settings.stream(pipeline)
+    pipeline = workspace.name
+    chosen = workspace.stream
     if isinstance(chosen, TopicSettings):
-        with Kafka(settings.kafka) as kafka:
+        with Kafka(workspace.settings.kafka) as kafka:
             return kafka.spans(places(kafka, pipeline, chosen.topics, chosen.topic_prefixes))
-    tables = KafkaJournalTables(ledger.cassandra, chosen.keyspace)
+    tables = KafkaJournalTables(workspace.cassandra, chosen.keyspace)
     if not tables.there():
         raise ConfigurationError(
             f"pipelines.{pipeline}.keyspace: {chosen.keyspace} has not the tables of a Kafka Journal. "

@@ -3,28 +3,27 @@ delivered.
 """
 
 from tagmill.config.kafka import TopicSettings
-from tagmill.config.settings import Settings
 from tagmill.delivery.topics.plan import spans_of
 from tagmill.delivery.topics.same_journal import other_life
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import places
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.ledger.dedup import TopicOffsets
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.topic_ids import TopicIds, recreated_topics
+from tagmill.runs.workspace import Workspace
 
 
-def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
+def topic_positions(workspace: Workspace) -> list[TopicPosition]:
     """Return which offsets of each partition exist, can be read, and are delivered.
 
     Of a Kafka Journal, replicated ones count as existing.
 
     Raises ConfigurationError: a named topic, or the tables of the Kafka Journal, do not exist.
     """
-    configured, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
-    delivered_to = TopicOffsets(ledger.cassandra, keyspace, pipeline).read_to()
+    configured = workspace.stream
+    delivered_to = workspace.store(TopicOffsets).read_to()
     if not isinstance(configured, TopicSettings):
-        of_all, of_topic = other_life(settings, ledger, pipeline)
+        of_all, of_topic = other_life(workspace)
         return [
             TopicPosition(
                 *place,
@@ -34,10 +33,10 @@ def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[T
                 high_watermark=span.end,
                 another_life=of_all or of_topic.get(place[0], ""),
             )
-            for place, span in spans_of(settings, ledger, pipeline).items()
+            for place, span in spans_of(workspace).items()
         ]
-    before = TopicIds(ledger.cassandra, keyspace, pipeline).read()
-    with Kafka(settings.kafka) as kafka:
-        read = places(kafka, pipeline, configured.topics, configured.topic_prefixes)
+    before = workspace.store(TopicIds).read()
+    with Kafka(workspace.settings.kafka) as kafka:
+        read = places(kafka, workspace.name, configured.topics, configured.topic_prefixes)
         recreated = recreated_topics(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
         return kafka_positions(kafka, read, delivered_to, recreated)

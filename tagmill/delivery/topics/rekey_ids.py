@@ -27,11 +27,10 @@ from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused, WorkUnfinished, about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
-from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import leased
 from tagmill.runs.ledger_comparison import require_up_to_date
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.progress import Tell
+from tagmill.runs.workspace import Workspace, open_step, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +64,7 @@ def rekey(
     spark: Callable[[], SparkSession],
     dry_run: bool = False,
     drop_unreadable: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = silent,
 ) -> Rekeyed:
     """Make a pipeline's ids again under the configured rule; with `dry_run`, only report what would become of
     them.
@@ -76,36 +75,25 @@ def rekey(
     """
     from tagmill.spark.errors import explained
 
+    settings.topic(pipeline)  # raises before anything is opened
     with (
-        leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (
-            ledger,
-            lease,
-        ),
-        explained(ledger.cassandra.where, "The rule in force stays"),
+        open_step(settings, pipeline, owner=owner, wait=True, tell=tell) as workspace,
+        explained(workspace.cassandra.where, "The rule in force stays"),
     ):
-        done = _Rekeying(settings, ledger, pipeline, owner, who, spark, tell).run(dry_run, drop_unreadable)
-        lease.give_back()
+        done = _Rekeying(workspace, who, spark).run(dry_run, drop_unreadable)
+        workspace.give_back()
         return done
 
 
 class _Rekeying:
     """One attempt to make a pipeline's ids again."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        name: str,
-        owner: str,
-        who: str,
-        spark: Callable[[], SparkSession],
-        tell: Callable[[str], None],
-    ) -> None:
-        self.settings, self.pipeline, self.name = settings, settings.topic(name), name
-        self.ledger, self.owner, self.who, self.spark, self.tell = ledger, owner, who, spark, tell
-        self.keyspace = settings.cassandra.ledger_keyspace
-        self.files = RunFiles(settings.storage.root)
-        self.rules = Rules(ledger.cassandra, self.keyspace, name)
+    def __init__(self, workspace: Workspace, who: str, spark: Callable[[], SparkSession]) -> None:
+        self.workspace, self.ledger, self.name = workspace, workspace.ledger, workspace.name
+        self.pipeline = workspace.settings.topic(workspace.name)
+        self.who, self.spark, self.tell = who, spark, workspace.tell
+        self.keyspace, self.files = workspace.ledger_keyspace, workspace.files
+        self.rules = workspace.store(Rules)
 
     def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
         """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with
@@ -271,10 +259,10 @@ class _Rekeying:
 
         Raises FenceRaised if that is taken, GuardRefused if the ledger is older than ClickHouse.
         """
-        require_up_to_date(self.settings, self.ledger, self.name, done="The rule in force stays")
+        require_up_to_date(self.workspace, done="The rule in force stays")
         self.ledger.claim(self.name, number)
         self.ledger.create_run(
-            self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=reason
+            self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.workspace.owner, reason=reason
         )
         self.ledger.record_intervention(self.name, number, self.who, reason, "")
         return number

@@ -7,12 +7,11 @@ offsets from 0: events at offsets that were read before would never be delivered
 from functools import cached_property
 
 from tagmill.config.kafka import KafkaJournalEventsSettings
-from tagmill.config.settings import Settings
 from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.ledger.journal_tables import JournalTableIds
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import accepted, another_life, created_again
 from tagmill.ledger.topic_ids import TopicIds
+from tagmill.runs.workspace import Workspace
 
 READ = ("journal", "metajournal", "pointer2")
 
@@ -24,14 +23,13 @@ class SameJournal:
     from Kafka. Topics are read once, for one comparison.
     """
 
-    def __init__(self, settings: Settings, ledger: Ledger, pipeline: str) -> None:
-        chosen = settings.stream(pipeline)
+    def __init__(self, workspace: Workspace) -> None:
+        chosen = workspace.stream
         assert isinstance(chosen, KafkaJournalEventsSettings)
-        keyspace = settings.cassandra.ledger_keyspace
-        self.name, self.journal, self.topics = pipeline, chosen.keyspace, chosen.topics
-        self.tables = KafkaJournalTables(ledger.cassandra, chosen.keyspace)
-        self.table_ids = JournalTableIds(ledger.cassandra, keyspace, chosen.keyspace)
-        self.topic_ids = TopicIds(ledger.cassandra, keyspace, pipeline)
+        self.name, self.journal, self.topics = workspace.name, chosen.keyspace, chosen.topics
+        self.tables = KafkaJournalTables(workspace.cassandra, chosen.keyspace)
+        self.table_ids = JournalTableIds(workspace.cassandra, workspace.ledger_keyspace, chosen.keyspace)
+        self.topic_ids = workspace.store(TopicIds)
 
     def require(self, untouched: str = "Nothing was planned") -> None:
         """Raise GuardRefused if the journal may be another one; note what is read for the first time.
@@ -78,26 +76,22 @@ class SameJournal:
         return {topic: at for topic, at in begun.items() if not self.topics or topic in self.topics}
 
 
-def require_same_journal(
-    settings: Settings, ledger: Ledger, pipeline: str, untouched: str = "Nothing was planned"
-) -> None:
+def require_same_journal(workspace: Workspace, untouched: str = "Nothing was planned") -> None:
     """Raise GuardRefused if a pipeline's Kafka Journal may be another one; a pipeline of topics has none.
 
     `untouched` says in the message what was left undone.
     """
-    if isinstance(settings.stream(pipeline), KafkaJournalEventsSettings):
-        SameJournal(settings, ledger, pipeline).require(untouched)
+    if isinstance(workspace.stream, KafkaJournalEventsSettings):
+        SameJournal(workspace).require(untouched)
 
 
-def other_life(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[str, dict[str, str]]:
+def other_life(workspace: Workspace) -> tuple[str, dict[str, str]]:
     """Return why no record of a pipeline's Kafka Journal may be one that was read, or an empty text, and why
     none of a topic may be, by topic.
     """
-    if not isinstance(settings.stream(pipeline), KafkaJournalEventsSettings):
+    if not isinstance(workspace.stream, KafkaJournalEventsSettings):
         return "", {}
-    journal, said = (
-        SameJournal(settings, ledger, pipeline),
-        "since its events were delivered: its offsets may be of another life",
-    )
+    journal = SameJournal(workspace)
+    said = "since its events were delivered: its offsets may be of another life"
     of_all = [f"{change} {said}" for change in journal.changed_tables()]
     return "".join(of_all), {topic: f"{change} {said}" for topic, change in journal.changed_topics().items()}

@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.cassandra.bulk_writer import Target
 from tagmill.config.kafka import KafkaJournalEventsSettings, TopicSettings
-from tagmill.config.settings import Settings
 from tagmill.delivery.topics import kafka_journal_source, staging
 from tagmill.delivery.topics.batch_writer import BESIDE, Cutter, chosen_rows
 from tagmill.delivery.topics.dedup import KEY, LOOKED_UP_AT_ONCE, unknown, write_firsts, write_unknown
@@ -36,13 +35,13 @@ from tagmill.kafka.offset_ranges import lost_records
 from tagmill.kafka.spark_source import with_records
 from tagmill.kafka.worker_source import records
 from tagmill.ledger.dedup import Deduplication
-from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_unsent
 from tagmill.runs.sealed_files import write_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.errors import explained
+from tagmill.spark.materialize import materialize
 
 # Columns of deduplication that are read from a batch's file, in which the ids of a shard follow each other;
 # created_at is in milliseconds.
@@ -51,9 +50,7 @@ IN_FILES = [*KEY, "created_at", "schema_version", "payload"]
 LETTER = ["topic", "partition", "offset", "created_at", "reason", "key", "payload", "headers"]
 
 
-def seal(
-    settings: Settings, ledger: Ledger, spark: Callable[[], SparkSession], name: str, run: int, fence: int
-) -> TopicManifest:
+def seal(workspace: Workspace, spark: Callable[[], SparkSession], run: int, fence: int) -> TopicManifest:
     """Seal a planned run and note its ids; of a run that is already sealed, only note the ids, unless they
     are noted.
 
@@ -62,7 +59,8 @@ def seal(
     Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were
     read.
     """
-    files = RunFiles(settings.storage.root)
+    ledger, name = workspace.ledger, workspace.name
+    files = workspace.files
     row = ledger.current(name, run, fence)
     if row.state == RunState.ABANDONED:
         raise FenceRaised(
@@ -71,46 +69,37 @@ def seal(
             run=run,
         )
     if row.state == RunState.PLANNED:
-        require_unsent(settings, ledger, name, run)
-        with explained(ledger.cassandra.where):
-            manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
+        require_unsent(workspace, run)
+        with explained(workspace.cassandra.where):
+            manifest = _Sealing(workspace, spark, read_plan(files, row)).run()
         checkpoints.reached("seal.before_commit")
         file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
         if ledger.seal(name, run, fence, file, write_document(files, file, manifest)):
             checkpoints.reached("seal.after_commit")
         row = ledger.current(name, run, fence)
     manifest = read_manifest(files, row)
-    if row.state == RunState.SEALED and settings.stream(name).rule:
-        note_ids(settings, ledger, files, spark, manifest, read_plan(files, row))
+    if row.state == RunState.SEALED and workspace.stream.rule:
+        note_ids(workspace, spark, manifest, read_plan(files, row))
     return manifest
 
 
 def note_ids(
-    settings: Settings,
-    ledger: Ledger,
-    files: RunFiles,
-    spark: Callable[[], SparkSession],
-    manifest: TopicManifest,
-    plan: TopicPlan,
+    workspace: Workspace, spark: Callable[[], SparkSession], manifest: TopicManifest, plan: TopicPlan
 ) -> None:
     """Write the ids of a sealed run's batches to deduplication, unless they are noted; writing them again is
     safe.
     """
-    if not ids_noted(files, manifest):
-        note_ids_again(settings, ledger, files, spark, manifest, plan)
+    if not ids_noted(workspace.files, manifest):
+        note_ids_again(workspace, spark, manifest, plan)
 
 
 def note_ids_again(
-    settings: Settings,
-    ledger: Ledger,
-    files: RunFiles,
-    spark: Callable[[], SparkSession],
-    manifest: TopicManifest,
-    plan: TopicPlan,
+    workspace: Workspace, spark: Callable[[], SparkSession], manifest: TopicManifest, plan: TopicPlan
 ) -> None:
     """Write the ids even if a mark says that they are noted; leave out those of void batches, whose events
     are delivered again.
     """
+    ledger, files = workspace.ledger, workspace.files
     void = {
         row.number for row in ledger.batches(plan.pipeline, manifest.run) if row.state == BatchState.VOIDED
     }
@@ -119,8 +108,8 @@ def note_ids_again(
         shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
         parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in batches]
         written = ledger.delivered.write_times.of(plan.pipeline, manifest.run)
-        to = Target(settings.cassandra.ledger_keyspace, "deduplication", written)
-        load(spark, settings.cassandra, files, parts, to, IN_FILES, own=ledger.cassandra)
+        to = Target(workspace.ledger_keyspace, "deduplication", written)
+        load(spark, workspace.settings.cassandra, files, parts, to, IN_FILES, own=workspace.cassandra)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
 
@@ -128,18 +117,11 @@ def note_ids_again(
 class _Sealing:
     """One attempt to seal one run."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        files: RunFiles,
-        spark: Callable[[], SparkSession],
-        plan: TopicPlan,
-    ) -> None:
-        self.settings, self.pipeline = settings, settings.stream(plan.pipeline)
-        self.ledger, self.files, self._spark, self.plan = ledger, files, spark, plan
+    def __init__(self, workspace: Workspace, spark: Callable[[], SparkSession], plan: TopicPlan) -> None:
+        self.settings, self.pipeline = workspace.settings, workspace.stream
+        self.ledger, self.files, self._spark, self.plan = workspace.ledger, workspace.files, spark, plan
         self.attempt = uuid4().hex[:12]
-        self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+        self.folder = f"{self.files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
 
     @property
     def spark(self) -> SparkSession:
@@ -196,7 +178,7 @@ class _Sealing:
         same = list(layout(self.pipeline).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
         rows = staging.placed(self._read(source, staged), [one.name for one in staged], same)
-        self._fixed(rows.join(there, same, "left_anti").select(PLACE), "new")
+        self._materialized(rows.join(there, same, "left_anti").select(PLACE), "new")
         return masks(self.files, staged, f"{self.folder}/new"), None
 
     def _staged(self) -> tuple[Source, list[StagedFile]]:
@@ -205,7 +187,9 @@ class _Sealing:
             source = kafka_journal_source.staged_here(self.ledger.cassandra, self.pipeline, self.plan)
             return self._stage(
                 source
-                or kafka_journal_source.staged(self.spark, cassandra, self.pipeline, self.plan, self._fixed)
+                or kafka_journal_source.staged(
+                    self.spark, cassandra, self.pipeline, self.plan, self._materialized
+                )
             )
         if self.plan.letters:
             return self._decode(
@@ -268,7 +252,9 @@ class _Sealing:
             write_unknown(self.files, firsts, new, ids, since, written_to, given_up)
         else:
             rows = self.spark.read.parquet(self.files.url(firsts))
-            self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, given_up), "new")
+            self._materialized(
+                unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, given_up), "new"
+            )
         return new
 
     def _cut(self, staged: list[StagedFile], masks: list[Mask] | None) -> list[Batch]:
@@ -317,7 +303,5 @@ class _Sealing:
         }
         return list(warnings(Notes.from_rows(staged), self.pipeline, known, self.plan.apart.columns))
 
-    def _fixed(self, rows: DataFrame, name: str) -> DataFrame:
-        url = self.files.url(f"{self.folder}/{name}")
-        rows.write.parquet(url)
-        return self.spark.read.schema(rows.schema).parquet(url)
+    def _materialized(self, rows: DataFrame, name: str) -> DataFrame:
+        return materialize(rows, self.files.url(f"{self.folder}/{name}"))

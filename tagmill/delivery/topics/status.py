@@ -23,9 +23,9 @@ from tagmill.kafka.positions import TopicPosition
 from tagmill.ledger.checks import WHOLE
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.retired_batches import Retired
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs.ledger_comparison import destination_ahead
+from tagmill.runs.workspace import Workspace, open_workspace
 
 COLUMNS = (
     "pipeline",
@@ -47,21 +47,21 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
     `waiting` counts offsets that no closed run has read: readable ones in Kafka, or a Kafka Journal's
     replicated ones.
     """
-    chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
-    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
+    chosen = settings.stream(pipeline)
+    with open_workspace(settings, pipeline) as workspace, workspace.clickhouse(layout(chosen)) as clickhouse:
         clickhouse.check_destination(chosen.destination)
         if verify:
-            must_keep_columns(settings, ledger, pipeline)
+            must_keep_columns(workspace)
         clickhouse.layout = verifiable_layout(chosen, clickhouse.columns_of(chosen.destination, plain=True))
-        at, known = now(ledger), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
-        delivered, wrong = _delivered(settings, pipeline, ledger)
+        at, known = now(workspace.ledger), collect(workspace, clickhouse, chosen.destination)
+        delivered, wrong = _delivered(workspace)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
-        if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+        if ahead := destination_ahead(workspace, clickhouse):
             wrong.insert(0, f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {identifiers.sql(chosen.destination)}")
         counted = {WHOLE: (sum(delivered), int(rows))}
-        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(counted).get(WHOLE, 0)
-        positions = topic_positions(settings, ledger, pipeline)
+        expired = ExpiredRows.declared(workspace, clickhouse).by_tag(counted).get(WHOLE, 0)
+        positions = topic_positions(workspace)
         line: dict[str, Any] = {
             "pipeline": pipeline,
             "waiting": sum(position.waiting for position in positions),
@@ -69,12 +69,12 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "batches": len(delivered),
             "clickhouse_rows": int(rows),
             "expired": expired,
-            "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
+            "dead_letters": workspace.store(DeadLetters).count(),
         }
-        apart = SetApart(ledger.cassandra, keyspace, pipeline)
+        apart = workspace.store(SetApart)
         if verify:
-            wrong += _wrong(settings, pipeline, ledger, clickhouse)
-            record_checks(settings, ledger, pipeline, {WHOLE: wrong}, at, known, checked)
+            wrong += _wrong(workspace, clickhouse)
+            record_checks(workspace, {WHOLE: wrong}, at, known, checked)
         facts = Facts(
             # `delivered` counts what the open run has pushed, too
             **known.of_tag(WHOLE, verified=at if verify else None) | {"sealed": sum(known.sealed.values())},
@@ -87,28 +87,29 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             left_out=len({*apart.items(Kind.ID), *apart.items(Kind.SINCE)}),
             differences=tuple(wrong),
             obstacles=(
-                *_problems(settings, pipeline, ledger, positions),
+                *_problems(workspace, positions),
                 *clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days),
             ),
         )
         return judged(line, facts)
 
 
-def _problems(settings: Settings, pipeline: str, ledger: Ledger, positions: list[TopicPosition]) -> list[str]:
+def _problems(workspace: Workspace, positions: list[TopicPosition]) -> list[str]:
     """Return what stops the next run; tables that were created again stop it even if no partition is left."""
     if not positions:
-        of_all, _ = other_life(settings, ledger, pipeline)
+        of_all, _ = other_life(workspace)
         return [of_all] if of_all else []
     return list(dict.fromkeys(filter(None, (position.problem for position in positions))))
 
 
-def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
+def _delivered(workspace: Workspace) -> tuple[list[int], list[str]]:
     """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is
     not finished.
     """
+    ledger, pipeline = workspace.ledger, workspace.name
     last, retired = (
         ledger.last_run(pipeline),
-        Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline),
+        workspace.store(Retired),
     )
     found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
     numbers = range(retired.up_to() + 1, last + 1)
@@ -119,11 +120,13 @@ def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[
     return list(found.values()), wrong
 
 
-def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[str]:
-    table = settings.stream(pipeline).destination
-    batches, unknown = stored(settings, pipeline, ledger, clickhouse, table, read_manifest)
-    yield from (one.text for one in differences(pipeline, batches))
-    yield from (f"batch {one} is in {table}, and no run of pipeline {pipeline} has it" for one in unknown)
+def _wrong(workspace: Workspace, clickhouse: ClickHouse) -> Iterator[str]:
+    table = workspace.stream.destination
+    batches, unknown = stored(workspace, clickhouse, table, read_manifest)
+    yield from (one.text for one in differences(workspace.name, batches))
+    yield from (
+        f"batch {one} is in {table}, and no run of pipeline {workspace.name} has it" for one in unknown
+    )
     if twice := _twice(clickhouse, table):
         yield f"{twice} events are there more than once in one batch"
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.closing import read_back
 from tagmill.delivery.push import Destination, push_batches
@@ -31,10 +30,10 @@ from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.same_tables import first_abandon
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import leased
 from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import add_batches, create_planned_run
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,23 +64,23 @@ def plan(
     ConfigurationError: the ids of delivered events were made by another rule, or a schema file doesn't fit
     the columns.
     """
-    with leased(
-        settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan"
-    ) as (ledger, lease):
+    chosen = settings.stream(pipeline)
+    with open_step(settings, pipeline, owner=owner, wait=True, step="plan") as workspace:
+        ledger = workspace.ledger
         number = ledger.free_number(pipeline)
         if unfinished := ledger.open_run(pipeline):
-            return _resume_open_run(ledger, unfinished, owner)
+            return _resume_open_run(workspace, unfinished)
         ledger.delivered.write_times.require_own(pipeline, number)
-        require_up_to_date(settings, ledger, pipeline, number)
-        require_same_journal(settings, ledger, pipeline)
-        must_fit(settings, ledger, pipeline)
+        require_up_to_date(workspace, number)
+        require_same_journal(workspace)
+        must_fit(workspace)
         if letters:
-            made = letters_planned(settings, ledger, pipeline, number)
+            made = letters_planned(workspace, number)
         else:
-            made = planned(settings, ledger, pipeline, number, accept_lost, recreated)
+            made = planned(workspace, number, accept_lost, recreated)
         if made is None:
-            forget_failures(settings, ledger.cassandra, pipeline)
-            lease.give_back()
+            forget_failures(settings, workspace.cassandra, pipeline)
+            workspace.give_back()
             nothing = f"pipeline {pipeline}: nothing to do"
             return {
                 "run": None,
@@ -92,11 +91,10 @@ def plan(
                 "planned_now": False,
                 "message": nothing,
             }
-        with ClickHouse(settings.clickhouse) as clickhouse:
-            chosen = settings.stream(pipeline)
+        with workspace.clickhouse() as clickhouse:
             clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
-        row = create_planned_run(settings, ledger, pipeline, number, made, kind="deliver", owner=owner)
+        row = create_planned_run(workspace, number, made, kind="deliver")
         checkpoints.reached("plan.after_commit")
         what = (
             "the dead letters"
@@ -125,12 +123,13 @@ def seal(
 
     noting = f"Run {run} is sealed, not all of its ids are noted yet"
     with (
-        leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _),
-        explained(ledger.cassandra.where, noting),
+        open_step(settings, pipeline, owner=owner, step="seal", run=run) as workspace,
+        explained(workspace.cassandra.where, noting),
     ):
+        ledger = workspace.ledger
         if ledger.current(pipeline, run, fence).state == RunState.PLANNED:
-            require_same_journal(settings, ledger, pipeline, first_abandon(pipeline))
-        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+            require_same_journal(workspace, first_abandon(pipeline))
+        manifest = seal_run(workspace, spark, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
@@ -149,8 +148,8 @@ def push(
     are not noted yet.
     """
     chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
-    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
-        row = ledger.current(pipeline, run, fence)
+    with open_step(settings, pipeline, owner=owner, step="push", run=run) as workspace:
+        row = workspace.ledger.current(pipeline, run, fence)
         manifest = read_manifest(files, row)
         if chosen.rule and not ids_noted(files, manifest):
             raise TransientError(
@@ -162,7 +161,7 @@ def push(
         if row.state == RunState.SEALED:
             sealed = sealed_layout(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
             to = Destination(chosen.destination, sealed, 1, chosen.seconds_between_inserts)
-            push_batches(settings, ledger, files, manifest, fence, to, progress)
+            push_batches(workspace, manifest, fence, to, progress)
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
 
@@ -171,10 +170,10 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
     """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease
     back.
     """
-    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
-        manifest = close_run(settings, ledger, pipeline, run, fence)
-        forget_failures(settings, ledger.cassandra, pipeline)
-        lease.give_back()
+    with open_step(settings, pipeline, owner=owner, step="close", run=run) as workspace:
+        manifest = close_run(workspace, run, fence)
+        forget_failures(settings, workspace.cassandra, pipeline)
+        workspace.give_back()
         return _summary(manifest, "closed")
 
 
@@ -189,11 +188,12 @@ def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
         table.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
 
 
-def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence: int) -> TopicManifest:
+def close_run(workspace: Workspace, run: int, fence: int) -> TopicManifest:
     """Close a run whose batches are all in ClickHouse or void, under the caller's lease; a closed run is left
     as it is.
     """
-    files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
+    ledger, pipeline = workspace.ledger, workspace.name
+    files, keyspace = workspace.files, workspace.ledger_keyspace
     row = ledger.current(pipeline, run, fence)
     manifest = read_manifest(files, row)
     if row.state == RunState.SEALED:
@@ -204,7 +204,7 @@ def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence
                 pipeline=pipeline,
                 run=run,
             )
-        letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
+        letters, rule = workspace.store(DeadLetters), read_plan(files, row).rule
         letters.add(_letters(files, manifest))
         checkpoints.reached("close.before_progress")
         voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
@@ -212,14 +212,14 @@ def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence
             # The next run reads the same records: delivered ids stay known, so the ids of voided batches must
             # be forgotten.
             if rule:
-                ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
+                ids = Deduplication(workspace.cassandra, keyspace, pipeline, rule)
                 written = ledger.delivered.write_times.of(pipeline, run)
                 ids.forget(
                     _ids(files, [batch for batch in manifest.batches if batch.number in voided], written)
                 )
         else:
             letters.forget(_replayed(files, manifest))
-            offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
+            offsets = workspace.store(TopicOffsets)
             with read_back(ledger, pipeline, run, fence):
                 offsets.write(run, {one.place: one.end for one in manifest.ranges})
             _forget_apart(ledger, keyspace, read_plan(files, row))
@@ -256,8 +256,8 @@ def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tu
                     yield row["shard"], row["unique_id"], written
 
 
-def _resume_open_run(ledger: Ledger, row: RunRow, owner: str) -> Result:
-    row = ledger.raise_fence(row, owner)
+def _resume_open_run(workspace: Workspace, row: RunRow) -> Result:
+    row = workspace.ledger.raise_fence(row, workspace.owner)
     said = f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it"
     return {
         "run": row.run,

@@ -16,19 +16,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse, OfBatch, Totals
-from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import BatchState
 from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.ledger.retired_batches import Retired, RetiredBatch
-from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, RunRow
 from tagmill.maintenance.erasure.model import RetiredLeft
 from tagmill.maintenance.erasure.name_matching import ErasedNames, less
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import write_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 ID, CHECKSUM, OFFSET = "persistence_id", "row_checksum", "offset"
 ROWS_AT_ONCE = 100_000
@@ -50,10 +49,10 @@ class Found:
 class SealedBatches:
     """Sealed batches of one pipeline's finished runs, and the persistence ids to remove from them."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, name: str, persistence_ids: Sequence[str]) -> None:
-        self.ledger, self.name, self.table = ledger, name, settings.pipeline(name).destination
-        self.files = RunFiles(settings.storage.root)
-        self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
+    def __init__(self, workspace: Workspace, persistence_ids: Sequence[str]) -> None:
+        self.ledger, self.name, self.table = workspace.ledger, workspace.name, workspace.pipeline.destination
+        self.files = workspace.files
+        self.retired = workspace.store(Retired)
         self.ids, self.names = pa.array(persistence_ids, pa.string()), ErasedNames(persistence_ids)
 
     # -- counting

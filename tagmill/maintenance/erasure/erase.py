@@ -7,8 +7,7 @@ and the plan in the ledger has all figures. Until the erasure is done, every oth
 pipelines is refused (ledger.erasures).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -32,7 +31,6 @@ from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasure_plans import ErasurePlans
 from tagmill.ledger.erasures import ErasedRows, ErasureRow, Erasures, ErasureState
 from tagmill.ledger.failures import Failures
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_builds import Builds, BuildState
 from tagmill.ledger.view_tables import JournalViews
@@ -44,15 +42,14 @@ from tagmill.maintenance.erasure.name_matching import ErasedNames
 from tagmill.maintenance.erasure.report import Total, differs, nobody, result
 from tagmill.maintenance.erasure.survey import ErasureSurvey, Found, of_ledger
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import held
 from tagmill.runs.ledger_comparison import require_up_to_date
+from tagmill.runs.progress import Tell
 from tagmill.runs.sealed_files import read_document
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_workspace, silent
 
 KIND = "erase"
 # Persistence ids per erasure; a longer list takes several erasures.
 AT_ONCE = 10_000
-Tell = Callable[[str], None]
 
 
 @about_pipeline
@@ -65,7 +62,7 @@ def erase(
     who: str,
     why: str,
     delete: bool,
-    tell: Tell = lambda _: None,
+    tell: Tell = silent,
     despite_views: bool = False,
 ) -> dict[str, Any]:
     """Erase persistence ids of the pipeline's journal everywhere, in all pipelines on it; without `delete`,
@@ -80,21 +77,27 @@ def erase(
     on the journal is under way. Raises ConfigurationError if none of the persistence ids is known. Raises
     BatchDiffers if all is erased and ClickHouse has other rows of a batch than it should.
     """
-    names = settings.on_journal(settings.pipeline(pipeline).keyspace)
+    journal = settings.pipeline(pipeline).keyspace
+    names = settings.on_journal(journal)
     kept: list[str] = []
+    # Those of rebuckets, runs, builds, cleanups and audits.
+    leases = [f"{journal}/rebucket", *names, *(f"{name}/audit" for name in names)] if delete else []
     with (
-        _at_work(settings, pipeline, names, owner, delete) as ledger,
-        ClickHouse(settings.clickhouse) as clickhouse,
+        open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace,
+        workspace.clickhouse() as clickhouse,
     ):
+        views = workspace.journal_store(JournalViews)
+        for name in names:
+            views.check(name, settings.pipeline(name).view)
         for name in names:
             clickhouse.check_destination(settings.pipeline(name).destination)
             what = f"nothing of pipeline {name} is erased, since views would keep it"
             table = settings.pipeline(name).destination
             with about(pipeline=name):
-                views = require_no_views(clickhouse, table, what, despite_views=despite_views or not delete)
-            if views:
-                kept.append(f"what is erased of {table} stays in the materialized views {views}")
-        work = _Erasing(settings, pipeline, names, ledger, clickhouse, owner, tell)
+                keep = require_no_views(clickhouse, table, what, despite_views=despite_views or not delete)
+            if keep:
+                kept.append(f"what is erased of {table} stays in the materialized views {keep}")
+        work = _Erasing(workspace, names, clickhouse)
         total = Total()
         total.warnings.extend(kept)
         why = "; ".join([why, *kept])
@@ -113,24 +116,14 @@ def erase(
 class _Erasing:
     """Carries out the erasures of one call."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        names: Sequence[str],
-        ledger: Ledger,
-        clickhouse: ClickHouse,
-        owner: str,
-        tell: Tell,
-    ) -> None:
-        self.settings, self.name, self.names = settings, pipeline, names
-        self.ledger, self.clickhouse, self.owner, self.tell = ledger, clickhouse, owner, tell
-        self.journal = settings.pipeline(pipeline).keyspace
-        self.files = RunFiles(settings.storage.root)
-        keyspace = settings.cassandra.ledger_keyspace
-        self.erasures = Erasures(ledger.cassandra, keyspace, self.journal)
-        self.plans = ErasurePlans(ledger.cassandra, keyspace, self.erasures)
-        self.of_ids = JournalOfIds(settings, ledger, pipeline)
+    def __init__(self, workspace: Workspace, names: Sequence[str], clickhouse: ClickHouse) -> None:
+        self.workspace, self.settings, self.ledger = workspace, workspace.settings, workspace.ledger
+        self.name, self.owner, self.tell = workspace.name, workspace.owner, workspace.tell
+        self.names, self.clickhouse, self.files = names, clickhouse, workspace.files
+        self.journal = workspace.pipeline.keyspace
+        self.erasures = workspace.journal_store(Erasures)
+        self.plans = ErasurePlans(workspace.cassandra, workspace.ledger_keyspace, self.erasures)
+        self.of_ids = JournalOfIds(workspace)
 
     def left(self, total: Total, *, delete: bool) -> None:
         """Finish an unfinished erasure; a dry run only warns of it.
@@ -162,9 +155,7 @@ class _Erasing:
         number = self.erasures.next_number() if delete else 0
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
-        found = ErasureSurvey(self.settings, self.ledger, self.clickhouse, self.names).found(
-            persistence_ids, runs
-        )
+        found = ErasureSurvey(self.workspace, self.clickhouse, self.names).found(persistence_ids, runs)
         unknown = [one for one in persistence_ids if one not in found.known]
         total.note_unknown(unknown, self.erasures.erased(unknown))
         chosen = [one for one in persistence_ids if one in found.known]
@@ -199,8 +190,8 @@ class _Erasing:
                     pipeline=name,
                     run=row.run,
                 )
-            stops.finish(self.ledger, RunFiles(self.settings.storage.root), name)
-        builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
+            stops.finish(self.workspace.of(name))
+        builds = self.workspace.journal_store(Builds)
         newest = builds.newest()
         # After the takeover, a builder that wakes up late can't commit what it has read.
         if newest and builds.take_over(self.owner, newest.bucket_size).state == BuildState.SEALED:
@@ -238,7 +229,7 @@ class _Erasing:
         has lost that number. Raises GuardRefused if the ledger of one is older than ClickHouse.
         """
         for name in survey.pipelines:
-            require_up_to_date(self.settings, self.ledger, name, done="Nothing was erased")
+            require_up_to_date(self.workspace.of(name), done="Nothing was erased")
         for name, of_pipeline in survey.pipelines.items():
             self.ledger.claim(name, of_pipeline.run)
             self.ledger.create_run(
@@ -324,7 +315,7 @@ class _Erasing:
         differ in ClickHouse.
         """
         ids, of_pipeline = plan.persistence_ids, plan.pipelines[name]
-        sealed = SealedBatches(self.settings, self.ledger, name, ids)
+        sealed = SealedBatches(self.workspace.of(name), ids)
         self.tell(f"erasure {row.erasure}: files of {name}")
         sealed.reseal(row.erasure, self.owner, self.clickhouse, of_pipeline.retired)
         Evidence(self.settings, name, ids).erase()
@@ -353,7 +344,7 @@ class _Erasing:
 
         Persistence ids in records of the ledger are masked, and the erasure is recorded as an intervention.
         """
-        run, keys = of_pipeline.run, list(of_ledger(self.settings, self.ledger, name, ids))
+        run, keys = of_pipeline.run, list(of_ledger(self.workspace.of(name), ids))
         self.ledger.delivered.delete_progress(name, run, keys)
         self.ledger.delivered.end_holds(name, run, keys)
         tags = [ErasedRows(one.tag, one.rows, one.batches, one.unseen) for one in of_pipeline.tags]
@@ -375,21 +366,3 @@ class _Erasing:
             [f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()]
         )
         self.ledger.record_intervention(name, run, row.who, what, row.why)
-
-
-@contextmanager
-def _at_work(
-    settings: Settings, pipeline: str, names: Sequence[str], owner: str, delete: bool
-) -> Iterator[Ledger]:
-    """Open the ledger, with the leases of all work on the journal if `delete`; a dry run takes none.
-
-    They are the leases of rebuckets, runs, builds, cleanups and audits.
-    """
-    journal = settings.pipeline(pipeline).keyspace
-    leases = [f"{journal}/rebucket", *names, *(f"{name}/audit" for name in names)]
-    with Ledger(settings.cassandra) as ledger:
-        views = JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, journal)
-        for name in names:
-            views.check(name, settings.pipeline(name).view)
-        with held(settings, ledger.cassandra, pipeline, owner, leases if delete else ()):
-            yield ledger

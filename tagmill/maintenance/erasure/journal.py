@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.journal.event_store import (
     IDS_AT_ONCE,
@@ -21,11 +20,11 @@ from tagmill.journal.event_store import (
     snapshots_of,
 )
 from tagmill.journal.tag_view_reader import ViewRow, Views
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.view_waiting import WaitingIds
 from tagmill.maintenance.erasure.model import PLACES
+from tagmill.runs.workspace import Workspace
 
 # The highest possible sequence_nr.
 END = 2**63 - 1
@@ -34,19 +33,19 @@ END = 2**63 - 1
 class JournalOfIds:
     """Persistence ids in one journal keyspace; `name` is a pipeline on it."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, name: str) -> None:
-        chosen, keyspace = settings.pipeline(name), settings.cassandra.ledger_keyspace
+    def __init__(self, workspace: Workspace) -> None:
+        settings, chosen = workspace.settings, workspace.pipeline
         self.journal, self.view_table = chosen.keyspace, chosen.view_table
-        self.cassandra = ledger.cassandra
+        self.cassandra = workspace.cassandra
         self.beside = [settings.pipeline(one) for one in settings.on_journal(chosen.keyspace)]
         places = dict.fromkeys(snapshots_of(one) for one in self.beside)
         self.stores = [JournalStore(self.cassandra, chosen.journal, *place) for place in places]
         self.store = self.stores[0]
         self._check_snapshots()
-        self.for_good = DeletedIds(self.cassandra, keyspace, chosen.keyspace)
-        self.builds = Builds(self.cassandra, keyspace, chosen.keyspace)
-        self.waiting = WaitingIds(self.cassandra, keyspace, chosen.keyspace)
-        self.views = JournalViews(self.cassandra, keyspace, chosen.keyspace)
+        self.for_good = workspace.journal_store(DeletedIds)
+        self.builds = workspace.journal_store(Builds)
+        self.waiting = workspace.journal_store(WaitingIds)
+        self.views = workspace.journal_store(JournalViews)
         self.per_second = chosen.cleanup.persistence_ids_per_second
 
     def _check_snapshots(self) -> None:

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tagmill.clickhouse.client import ClickHouse, OfBatch
-from tagmill.config.settings import Settings
 from tagmill.domain.timeuuid import ticks
 from tagmill.journal.event_store import ROWS_AT_ONCE
 from tagmill.journal.tag_view_reader import ViewRow
-from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.batches import SealedBatches
 from tagmill.maintenance.erasure.files import Evidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
 from tagmill.maintenance.erasure.model import PLACES, PipelineLoss, TagLoss
+from tagmill.runs.workspace import Workspace
 
 Key = tuple[str, str]
 
@@ -45,11 +44,10 @@ class _Shared:
 class ErasureSurvey:
     """Counts what exists in all pipelines on one journal."""
 
-    def __init__(
-        self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, names: Sequence[str]
-    ) -> None:
-        self.settings, self.ledger, self.clickhouse, self.names = settings, ledger, clickhouse, names
-        self.journal = JournalOfIds(settings, ledger, names[0])
+    def __init__(self, workspace: Workspace, clickhouse: ClickHouse, names: Sequence[str]) -> None:
+        self.workspace, self.settings, self.ledger = workspace, workspace.settings, workspace.ledger
+        self.clickhouse, self.names = clickhouse, names
+        self.journal = JournalOfIds(workspace.of(names[0]))
 
     def found(self, persistence_ids: Sequence[str], runs: dict[str, int]) -> Found:
         """Count what exists of the persistence ids in every place.
@@ -104,7 +102,7 @@ class ErasureSurvey:
         self, name: str, persistence_ids: Sequence[str], run: int, shared: dict[Key, _Shared], survey: Found
     ) -> PipelineLoss:
         known, delivered = self.clickhouse.of_ids(self.settings.pipeline(name).destination, persistence_ids)
-        sealed = SealedBatches(self.settings, self.ledger, name, persistence_ids).look(delivered)
+        sealed = SealedBatches(self.workspace.of(name), persistence_ids).look(delivered)
         files, pages, named = Evidence(self.settings, name, persistence_ids).look()
         survey.known |= known | sealed.known | named
         survey.add(
@@ -114,7 +112,7 @@ class ErasureSurvey:
             files=files - sealed.batches,
             pages=pages,
         )
-        keys = list(of_ledger(self.settings, self.ledger, name, persistence_ids))
+        keys = list(of_ledger(self.workspace.of(name), persistence_ids))
         for (_, one), progress in zip(keys, self.ledger.delivered.progress(name, keys), strict=True):
             if progress is not None:
                 survey.known.add(one)
@@ -128,11 +126,11 @@ class ErasureSurvey:
         )
 
 
-def of_ledger(settings: Settings, ledger: Ledger, name: str, persistence_ids: Iterable[str]) -> Iterator[Key]:
+def of_ledger(workspace: Workspace, persistence_ids: Iterable[str]) -> Iterator[Key]:
     """Yield each (tag, persistence_id) that may have progress or holds in the ledger, also for tags that were
     configured once.
     """
-    tags = sorted({*settings.pipeline(name).tags, *ledger.delivered.watermarks(name)})
+    tags = sorted({*workspace.pipeline.tags, *workspace.ledger.delivered.watermarks(workspace.name)})
     return ((tag, one) for one in persistence_ids for tag in tags)
 
 

@@ -7,9 +7,8 @@ events to delete and does the rest; repeating a step changes nothing.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -35,12 +34,12 @@ from tagmill.journal.event_store import (
     snapshots_of,
 )
 from tagmill.ledger.preconditions import check_journal
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.maintenance.journal_cleanup.guards import Guards, Seen
 from tagmill.maintenance.journal_cleanup.model import Outcome, Total, Wanted, What
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import held
+from tagmill.runs.progress import Tell
+from tagmill.runs.workspace import Workspace, open_workspace, silent
 
 NAMED = 20
 LAST_SEQUENCE_NR = 2**63 - 1
@@ -55,7 +54,7 @@ def clean(
     *,
     owner: str,
     delete: bool,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = silent,
 ) -> dict[str, Any]:
     """Delete what `wanted` says of the persistence ids in the pipeline's journal; without `delete`, only
     count what would go.
@@ -66,11 +65,14 @@ def clean(
     not finished, and LeaseTaken while a pipeline on the journal is at work.
     """
     chosen = settings.pipeline(pipeline)
-    with _ledger(settings, pipeline, owner, delete) as ledger:
-        check_journal(ledger.cassandra, settings, pipeline)
-        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was deleted")
-        store = JournalStore(ledger.cassandra, chosen.journal, *snapshots_of(chosen))
-        cleaning = _Cleaning(settings, ledger, store, pipeline, wanted, delete=delete)
+    # The leases of all pipelines on the journal keep withdrawals out, which take back what was delivered.
+    leases = settings.on_journal(chosen.keyspace) if delete else []
+    with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace:
+        _require_none_open(workspace, leases)
+        check_journal(workspace.cassandra, settings, pipeline)
+        require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was deleted")
+        store = JournalStore(workspace.cassandra, chosen.journal, *snapshots_of(chosen))
+        cleaning = _Cleaning(workspace, store, wanted, delete=delete)
         warnings = list(cleaning.warnings())
         total, begun = Total(), time.monotonic()
         remaining = iter(persistence_ids)
@@ -99,27 +101,12 @@ def raise_if_refused(done: dict[str, Any]) -> None:
 class _Cleaning:
     """Judges and cleans one persistence id at a time; safe to call from several threads."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        store: JournalStore,
-        name: str,
-        wanted: Wanted,
-        *,
-        delete: bool,
-    ) -> None:
-        self.settings, self.ledger, self.store, self.wanted, self.delete = (
-            settings,
-            ledger,
-            store,
-            wanted,
-            delete,
-        )
-        self.size = settings.pipeline(name).bucket_size
-        self.guards = Guards(settings, ledger, store, name, wanted)
-        needs_tables(ledger.cassandra, settings.cassandra.ledger_keyspace, [DeletedIds.TABLE])
-        self.for_good = DeletedIds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace)
+    def __init__(self, workspace: Workspace, store: JournalStore, wanted: Wanted, *, delete: bool) -> None:
+        self.store, self.wanted, self.delete = store, wanted, delete
+        self.size = workspace.pipeline.bucket_size
+        self.guards = Guards(workspace, store, wanted)
+        needs_tables(workspace.cassandra, workspace.ledger_keyspace, [DeletedIds.TABLE])
+        self.for_good = workspace.journal_store(DeletedIds)
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings to show before any deletion; raises ConfigurationError if a table is missing
@@ -237,25 +224,17 @@ class _Cleaning:
             self.store.delete_snapshots(persistence_id, keep_from)
 
 
-@contextmanager
-def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """Open the ledger, with the leases of all pipelines on the journal if `delete`; a dry run takes none.
-
-    The leases keep withdrawals out, which take back what was delivered. Raises GuardRefused while a run is
-    not finished.
-    """
-    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
-        for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
-            kept.enter_context(held(settings, ledger.cassandra, pipeline, owner, [name]))
-            if row := ledger.open_run(name):
-                raise WorkUnfinished(
-                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
-                    "deleted; first: "
-                    f"tagmill run deliver --pipeline {name}",
-                    pipeline=name,
-                    run=row.run,
-                )
-        yield ledger
+def _require_none_open(workspace: Workspace, names: Iterable[str]) -> None:
+    """Raise GuardRefused while a run of one of these pipelines is not finished."""
+    for name in names:
+        if row := workspace.ledger.open_run(name):
+            raise WorkUnfinished(
+                f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
+                "deleted; first: "
+                f"tagmill run deliver --pipeline {name}",
+                pipeline=name,
+                run=row.run,
+            )
 
 
 def _nobody(pipeline_name: str, pipeline: PipelineSettings, total: Total) -> str:

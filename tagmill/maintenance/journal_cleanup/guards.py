@@ -5,11 +5,9 @@ deleted.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import ticks
 from tagmill.journal.event_store import Event, JournalStore, now_in_microseconds
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.maintenance.journal_cleanup.model import FORCE_UNDELIVERED, FORCE_UNREAD, Refused, Wanted
 from tagmill.maintenance.journal_cleanup.rules import Delivered
@@ -17,6 +15,7 @@ from tagmill.maintenance.view_cleanup import readers
 from tagmill.maintenance.view_cleanup import rules as cleanup_rules
 from tagmill.maintenance.view_cleanup.rules import Bucket, ReadTo
 from tagmill.maintenance.view_cleanup.view import delivered, standing
+from tagmill.runs.workspace import Workspace
 
 UNTOUCHED = "Its events, snapshots and view rows were left untouched"
 
@@ -44,19 +43,13 @@ class Guards:
     Safe to call from several threads.
     """
 
-    def __init__(
-        self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted
-    ) -> None:
-        self.settings, self.ledger, self.store, self.name, self.wanted = settings, ledger, store, name, wanted
-        self.pipeline = settings.pipeline(name)
-        self.pipelines = settings.on_journal(self.pipeline.keyspace)
-        built = settings.builder(self.pipeline.keyspace) is not None
-        self.builds = (
-            Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace) if built else None
-        )
-        self.standings = (
-            {one: standing(settings, ledger, one) for one in self.pipelines} if wanted.views else {}
-        )
+    def __init__(self, workspace: Workspace, store: JournalStore, wanted: Wanted) -> None:
+        self.settings, self.ledger, self.name = workspace.settings, workspace.ledger, workspace.name
+        self.store, self.wanted, self.pipeline = store, wanted, workspace.pipeline
+        self.pipelines = self.settings.on_journal(self.pipeline.keyspace)
+        built = self.settings.builder(self.pipeline.keyspace) is not None
+        self.builds = workspace.journal_store(Builds) if built else None
+        self.standings = {one: standing(workspace.of(one)) for one in self.pipelines} if wanted.views else {}
         self.readers: dict[str, Sequence[ReadTo] | None] = {}
 
     def look(self, persistence_id: str, partitions: list[int], to: int) -> Seen:

@@ -18,7 +18,7 @@ from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.documents import Document
-from tagmill.errors import WorkUnfinished, about
+from tagmill.errors import WorkUnfinished
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
 from tagmill.ledger.preconditions import check_journal
@@ -29,8 +29,8 @@ from tagmill.maintenance.ledger_restore.tag_views import ViewRestore
 from tagmill.maintenance.ledger_restore.topics import TopicRestore
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, known_batches, unknown_batches
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import held
 from tagmill.runs.operator_action import OperatorAction
+from tagmill.runs.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,17 +85,16 @@ class Restoring(OperatorAction):
         """
         of_views = isinstance(self.pipeline, PipelineSettings)
         of_batch = TAG_VIEWS if isinstance(self.pipeline, PipelineSettings) else layout(self.pipeline)
+        leases = [] if self.dry_run else [self.name]
         with (
-            about(pipeline=self.name),
-            Ledger(self.settings.cassandra) as ledger,
-            ClickHouse(self.settings.clickhouse, of_batch) as clickhouse,
+            open_workspace(self.settings, self.name, owner=self.owner, leases=leases) as workspace,
+            workspace.clickhouse(of_batch) as clickhouse,
         ):
             if self.dry_run:
-                return self._survey(ledger, clickhouse)[0]
-            with held(self.settings, ledger.cassandra, self.name, self.owner, [self.name]):
-                if of_views:
-                    check_journal(ledger.cassandra, self.settings, self.name)
-                return self._restored(ledger, clickhouse)
+                return self._survey(workspace.ledger, clickhouse)[0]
+            if of_views:
+                check_journal(workspace.cassandra, self.settings, self.name)
+            return self._restored(workspace, clickhouse)
 
     def _survey(self, ledger: Ledger, clickhouse: ClickHouse) -> tuple[Restored, list[UnknownBatch], int]:
         """Return what is found, the unknown batches, and the newest write time of another program."""
@@ -122,7 +121,8 @@ class Restoring(OperatorAction):
         )
         return found, batches, newest
 
-    def _restored(self, ledger: Ledger, clickhouse: ClickHouse) -> Restored:
+    def _restored(self, workspace: Workspace, clickhouse: ClickHouse) -> Restored:
+        ledger = workspace.ledger
         found, batches, newest = self._survey(ledger, clickhouse)
         is_behind = bool(batches) or found.last_run > ledger.last_run(self.name)
         # Also where no row is foreign: a deletion by another program has left none. In front of the refusal: a
@@ -140,11 +140,11 @@ class Restoring(OperatorAction):
             )
         if is_behind:
             if isinstance(self.pipeline, PipelineSettings):
-                ViewRestore(self.settings, ledger, clickhouse, self.name, batches).run(found.last_run)
+                ViewRestore(workspace, clickhouse, batches).run(found.last_run)
             else:
-                TopicRestore(self.settings, ledger, self.name, batches, self.spark).run()
+                TopicRestore(workspace, batches, self.spark).run()
             checkpoints.reached("restore.before_end")
-            runs.give_up_planned(ledger, self.name, self.owner)
+            runs.give_up_planned(workspace)
             runs.advance(ledger, self.name, found.last_run)
         done = found.model_copy(update={"dry_run": False})
         self._record(ledger, f"ledger restore (write times from {base} on): {done.message}")

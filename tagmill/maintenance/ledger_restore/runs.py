@@ -12,6 +12,7 @@ from tagmill.domain.documents import Batch
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 KIND = "deliver"
 
@@ -51,17 +52,16 @@ def add_batches(
     )
 
 
-def add_run(
-    ledger: Ledger, files: RunFiles, pipeline: str, run: int, state: RunState, manifest: str, plan: str | None
-) -> None:
+def add_run(workspace: Workspace, run: int, state: RunState, manifest: str, plan: str | None) -> None:
     """Write a lost run behind its batches; one that the ledger has stays."""
+    ledger, files = workspace.ledger, workspace.files
     attempt, now = uuid4(), datetime.now(UTC)
-    ledger.cassandra.transact(
+    workspace.cassandra.transact(
         f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, state, kind, fence, attempt, owner, "
         "manifest_file, manifest_sha256,"
         " plan_file, plan_sha256, reason, planned_at, sealed_at, closed_at)"
         " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-        pipeline,
+        workspace.name,
         run,
         state.value,
         KIND,
@@ -75,7 +75,7 @@ def add_run(
         now,
         now,
         now if state == RunState.CLOSED else None,
-        landed=lambda: ledger.run(pipeline, run) is not None,
+        landed=lambda: ledger.run(workspace.name, run) is not None,
     )
 
 
@@ -86,12 +86,13 @@ def plan_file(files: RunFiles, pipeline: str, run: int, fits: Callable[[bytes], 
     return next((file for file in plans if fits(files.read(file))), None)
 
 
-def give_up_planned(ledger: Ledger, pipeline: str, owner: str) -> None:
+def give_up_planned(workspace: Workspace) -> None:
     """Abandon a planned run: what it was to read was delivered meanwhile, or is read by the next run."""
-    if (row := ledger.open_run(pipeline)) and row.state == RunState.PLANNED:
-        row = ledger.raise_fence(row, owner)
+    ledger = workspace.ledger
+    if (row := ledger.open_run(workspace.name)) and row.state == RunState.PLANNED:
+        row = ledger.raise_fence(row, workspace.owner)
         ledger.finish_run(
-            pipeline, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "ledger restore"
+            workspace.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "ledger restore"
         )
 
 

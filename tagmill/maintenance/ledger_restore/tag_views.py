@@ -14,7 +14,6 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import RunState
@@ -22,11 +21,10 @@ from tagmill.domain.continuity.merging import merge
 from tagmill.domain.continuity.model import Progress
 from tagmill.ledger.progress import Watermark, read_intervals
 from tagmill.ledger.retired_batches import Retired, RetiredBatch
-from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.ledger_restore import runs
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, belongs, manifest_files
 from tagmill.runs import checkpoints
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 ROWS_AT_ONCE = 5000
 # more batches than this are not named in a query: then progress of all persistence ids is made
@@ -36,22 +34,10 @@ MAX_NAMED = 2000
 class ViewRestore:
     """The ledger of one pipeline and the batches that it doesn't know."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        clickhouse: ClickHouse,
-        name: str,
-        batches: list[UnknownBatch],
-    ) -> None:
-        self.settings, self.ledger, self.clickhouse, self.name, self.batches = (
-            settings,
-            ledger,
-            clickhouse,
-            name,
-            batches,
-        )
-        self.pipeline, self.files = settings.pipeline(name), RunFiles(settings.storage.root)
+    def __init__(self, workspace: Workspace, clickhouse: ClickHouse, batches: list[UnknownBatch]) -> None:
+        self.workspace, self.ledger, self.name = workspace, workspace.ledger, workspace.name
+        self.pipeline, self.files = workspace.pipeline, workspace.files
+        self.clickhouse, self.batches = clickhouse, batches
 
     def run(self, last_run: int) -> None:
         """Write progress, watermarks and runs, as of the run that will be the ledger's last; doing it again
@@ -137,11 +123,9 @@ class ViewRestore:
         if self.ledger.run(self.name, run) is None and (file := self._manifest(run, batches)):
             manifest = Manifest.model_validate_json(self.files.read(file))
             runs.add_batches(self.ledger, self.name, run, manifest.batches, batches)
-            runs.add_run(
-                self.ledger, self.files, self.name, run, RunState.CLOSED, file, self._plan(run, manifest)
-            )
+            runs.add_run(self.workspace, run, RunState.CLOSED, file, self._plan(run, manifest))
             return
-        Retired(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).keep(
+        self.workspace.store(Retired).keep(
             RetiredBatch(
                 one.place.run,
                 one.place.number,

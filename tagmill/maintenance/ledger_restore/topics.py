@@ -10,18 +10,17 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tagmill.config.settings import Settings
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.delivery.topics.run_files import read_plan
 from tagmill.delivery.topics.seal import note_ids_again
 from tagmill.delivery.topics.steps import close_run
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import GuardRefused
-from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.runs import RunRow
 from tagmill.maintenance.ledger_restore import runs
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, belongs, manifest_files
 from tagmill.runs import checkpoints
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,21 +32,10 @@ class TopicRestore:
     """The ledger of one pipeline and the batches that it doesn't know."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        name: str,
-        batches: list[UnknownBatch],
-        spark: Callable[[], SparkSession],
+        self, workspace: Workspace, batches: list[UnknownBatch], spark: Callable[[], SparkSession]
     ) -> None:
-        self.settings, self.ledger, self.name, self.batches, self.spark = (
-            settings,
-            ledger,
-            name,
-            batches,
-            spark,
-        )
-        self.files = RunFiles(settings.storage.root)
+        self.workspace, self.ledger, self.name = workspace, workspace.ledger, workspace.name
+        self.files, self.batches, self.spark = workspace.files, batches, spark
 
     def run(self) -> None:
         """Close the lost runs again, in their order; doing it again writes the same."""
@@ -55,14 +43,14 @@ class TopicRestore:
             manifest = TopicManifest.model_validate_json(self.files.read(file))
             runs.add_batches(self.ledger, self.name, run, manifest.batches, of_run)
             plan = runs.plan_file(self.files, self.name, run, lambda content, of=manifest: _fits(content, of))  # type: ignore[misc]
-            runs.add_run(self.ledger, self.files, self.name, run, RunState.SEALED, file, plan)
+            runs.add_run(self.workspace, run, RunState.SEALED, file, plan)
             row = self._sealed(run, file)
             if row is not None and row.state == RunState.SEALED:
                 made_from = read_plan(self.files, row)
                 if made_from.rule:
-                    note_ids_again(self.settings, self.ledger, self.files, self.spark, manifest, made_from)
+                    note_ids_again(self.workspace, self.spark, manifest, made_from)
                 checkpoints.reached("restore.ids_noted")
-                close_run(self.settings, self.ledger, self.name, run, row.fence)
+                close_run(self.workspace, run, row.fence)
 
     def _sealed(self, run: int, file: str) -> RunRow | None:
         """Return the run; one that the ledger had only planned becomes the sealed one that it was."""

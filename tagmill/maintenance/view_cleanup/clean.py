@@ -2,21 +2,19 @@
 stays, and why.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
-from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.ledger.preconditions import check_journal
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.maintenance.view_cleanup.retention import Removed, Retention
 from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.runs.clock import agreed_now
-from tagmill.runs.leased import held
+from tagmill.runs.progress import Tell
+from tagmill.runs.workspace import Workspace, open_workspace, silent
 
 OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 
@@ -28,7 +26,7 @@ def clean(
     *,
     owner: str,
     delete: bool,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = silent,
 ) -> dict[str, Any]:
     """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without
     `delete`, only report them.
@@ -39,7 +37,9 @@ def clean(
     another one that delivers the same rows, is at work.
     """
     if pipeline in settings.streams:
-        return _of_stream(settings, pipeline, owner, delete)
+        leases = [pipeline] if delete else []
+        with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace:
+            return _of_stream(workspace, delete)
     chosen = settings.pipeline(pipeline)
     if delete and not chosen.cleanup.enabled:
         raise GuardRefused(
@@ -47,30 +47,29 @@ def clean(
             f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true",
             pipeline=pipeline,
         )
-    with _ledger(settings, pipeline, owner, delete) as ledger:
-        now = agreed_now(settings, ledger.cassandra)
-        warnings = [*stated_ttl(chosen), *expiring(settings, ledger, pipeline)]
+    # The leases of all pipelines that deliver the same rows keep a withdrawal out, which needs them in the view.
+    leases = sorted([pipeline, *beside(settings, pipeline)]) if delete else []
+    with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace:
+        check_journal(workspace.cassandra, settings, pipeline)
+        require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was deleted")
+        now = agreed_now(settings, workspace.cassandra)
+        warnings = [*stated_ttl(chosen), *expiring(workspace)]
         found = Found()
         if chosen.cleanup.older_than_days is None:
             warnings.append(OLDER_THAN_NOT_SET)
         else:
-            with ClickHouse(settings.clickhouse) as clickhouse:
-                found = ViewCleanup(settings, ledger, clickhouse, pipeline, now).run(delete=delete, tell=tell)
+            with workspace.clickhouse() as clickhouse:
+                found = ViewCleanup(workspace, clickhouse, now).run(delete=delete)
         tell("retention")
-        removed = Retention(settings, ledger, pipeline, now).run(delete=delete)
+        removed = Retention(workspace, now).run(delete=delete)
     return _result(pipeline, found, removed, warnings, delete)
 
 
-def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> dict[str, Any]:
+def _of_stream(workspace: Workspace, delete: bool) -> dict[str, Any]:
     """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view."""
-    with (
-        Ledger(settings.cassandra) as ledger,
-        held(settings, ledger.cassandra, pipeline, owner, [pipeline] if delete else ()),
-    ):
-        removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(
-            delete=delete
-        )
-    return _result(pipeline, Found(), removed, [], delete)
+    now = agreed_now(workspace.settings, workspace.cassandra)
+    removed = Retention(workspace, now).run(delete=delete)
+    return _result(workspace.name, Found(), removed, [], delete)
 
 
 def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
@@ -91,23 +90,6 @@ def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
             f"({pipeline.max_hold_age_seconds:g}): "
             "rows may expire while they are held"
         )
-
-
-@contextmanager
-def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """Open the ledger, with the leases of all pipelines that deliver the same rows if `delete`; a dry run
-    takes none.
-
-    The leases keep a withdrawal out, which needs those rows in the view.
-    """
-    names = sorted([pipeline, *beside(settings, pipeline)]) if delete else ()
-    with (
-        Ledger(settings.cassandra) as ledger,
-        held(settings, ledger.cassandra, pipeline, owner, names),
-    ):
-        check_journal(ledger.cassandra, settings, pipeline)
-        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was deleted")
-        yield ledger
 
 
 def _result(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tagmill.config.settings import Settings
 from tagmill.delivery.destination_retention import readable_times
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.topics import run_files as topics
@@ -20,12 +19,13 @@ from tagmill.ledger import audits
 from tagmill.ledger.audits import AuditRow, Audits
 from tagmill.ledger.batch_times import BatchTimes
 from tagmill.ledger.retired_batches import Retired, RetiredBatch
-from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, RunRow
 from tagmill.maintenance.view_cleanup.rules import past_retention
 from tagmill.quality import docs
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace
 
 RUNS_AT_ONCE = 1000
 AUDITS_AT_ONCE = 10_000
@@ -47,16 +47,15 @@ class Removed:
 class Retention:
     """Removes runs, files, pages, audits and job reports past retention of one pipeline."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
-        self.ledger, self.name = ledger, name
-        stream = settings.streams.get(name)
-        self.before = now - timedelta(days=(stream or settings.pipeline(name)).retention_days)
-        self.read: Callable[[RunFiles, RunRow], Sealed] = topics.read_manifest if stream else read_manifest
-        self.files = RunFiles(settings.storage.root)
-        self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
-        self.times = BatchTimes(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
-        self.audits = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
-        self.last_run = ledger.last_run(name)
+    def __init__(self, workspace: Workspace, now: datetime) -> None:
+        self.ledger, self.name, self.files = workspace.ledger, workspace.name, workspace.files
+        self.before = now - timedelta(days=workspace.delivering.retention_days)
+        of_stream = workspace.name in workspace.settings.streams
+        self.read: Callable[[RunFiles, RunRow], Sealed] = topics.read_manifest if of_stream else read_manifest
+        self.retired = workspace.store(Retired)
+        self.times = workspace.store(BatchTimes)
+        self.audits = workspace.store(Audits)
+        self.last_run = self.ledger.last_run(self.name)
 
     def run(self, *, delete: bool) -> Removed:
         """Count the runs, batches and audits past retention, and remove them if `delete`."""

@@ -6,7 +6,7 @@ deleted. If the process is killed in between, the next cleanup deletes the same 
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nsmallest
@@ -23,7 +23,6 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.progress import Watermark
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.maintenance.view_cleanup import readers, rules
 from tagmill.maintenance.view_cleanup.rules import (
@@ -37,13 +36,13 @@ from tagmill.maintenance.view_cleanup.rules import (
     TagState,
 )
 from tagmill.runs import checkpoints
+from tagmill.runs.workspace import Workspace
 
 JUDGED_AT_ONCE = 256
 # Buckets per count in ClickHouse: chDB, the local engine, refuses a bound array of more than about 1 KB.
 COUNTED_AT_ONCE = 50
 HOLDS_AT_ONCE = 500
 ROWS_AT_ONCE = 1000
-Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -95,25 +94,23 @@ class Standing(NamedTuple):
 class ViewCleanup:
     """Cleans up the view of one pipeline's journal, for the pipeline's tags."""
 
-    def __init__(
-        self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime
-    ) -> None:
-        self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
-        self.pipeline = settings.pipeline(name)
-        self.views = Views(ledger.cassandra, self.pipeline.journal)
+    def __init__(self, workspace: Workspace, clickhouse: ClickHouse, now: datetime) -> None:
+        self.settings, self.ledger, self.name = workspace.settings, workspace.ledger, workspace.name
+        self.clickhouse, self.pipeline, self.tell = clickhouse, workspace.pipeline, workspace.tell
+        self.views = Views(workspace.cassandra, self.pipeline.journal)
         self.views.columns()  # raises unless the keyspace is a journal's
         self.cleaned = CleanupLog(
-            ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view
+            workspace.cassandra, workspace.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view
         )
-        self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
-        self.beside = beside(settings, name)
-        self.standings = {one: standing(settings, ledger, one) for one in (name, *self.beside)}
+        self.erasures = workspace.journal_store(Erasures)
+        self.beside = beside(workspace.settings, self.name)
+        self.standings = {one: standing(workspace.of(one)) for one in (self.name, *self.beside)}
         self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
         self.decided = [one for tag in self.pipeline.tags for one in self.cleaned.unfinished(tag)]
         self.now, self.limit = now, rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
         self.found = Found()
 
-    def run(self, *, delete: bool, tell: Tell) -> Found:
+    def run(self, *, delete: bool) -> Found:
         """Finish the deletions decided earlier, then delete proven partitions, at most max_buckets_per_run of
         them.
         """
@@ -121,14 +118,14 @@ class ViewCleanup:
             if self._is_still_delivered(cleaning):
                 self._goes(cleaning, cleaning.rows, delete=delete)
         most = self.pipeline.cleanup.max_buckets_per_run
-        tell("judging partitions")
+        self.tell("judging partitions")
         proven = nsmallest(most + 1, self._proven(), key=lambda pair: (pair[0].timebucket, pair[0].tag))
         self.found.more = len(proven) > most
         remaining = iter(proven[:most])
         while group := list(islice(remaining, COUNTED_AT_ONCE)):
             for cleaning, rows in self._unchanged(group):
                 self._goes(cleaning, rows, delete=delete)
-            tell(f"{len(self.found.gone)} partitions {'deleted' if delete else 'would be deleted'}")
+            self.tell(f"{len(self.found.gone)} partitions {'deleted' if delete else 'would be deleted'}")
         return self.found
 
     # -- judging
@@ -283,11 +280,10 @@ class ViewCleanup:
         self.found.goes(cleaning.tag, cleaning.timebucket, rows)
 
 
-def standing(settings: Settings, ledger: Ledger, name: str) -> Standing:
+def standing(workspace: Workspace) -> Standing:
     """Read a pipeline's watermarks, late rows and unfinished run."""
-    late = Builds(
-        ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace
-    ).late(name)
+    ledger, name = workspace.ledger, workspace.name
+    late = workspace.journal_store(Builds).late(name)
     unfinished = ledger.open_run(name)
     return Standing(ledger.delivered.watermarks(name), late, unfinished.run if unfinished else None)
 
@@ -318,12 +314,13 @@ def beside(settings: Settings, name: str) -> list[str]:
     ]
 
 
-def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
+def expiring(workspace: Workspace) -> Iterable[str]:
     """Yield a warning for each tag whose undelivered rows the application's own TTL deletes within
     min_ttl_warning_seconds.
     """
-    pipeline = settings.pipeline(name)
-    views, marks = Views(ledger.cassandra, pipeline.journal), ledger.delivered.watermarks(name)
+    ledger = workspace.ledger
+    pipeline = workspace.pipeline
+    views, marks = Views(workspace.cassandra, pipeline.journal), ledger.delivered.watermarks(workspace.name)
     after = {
         tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags
     }
@@ -334,7 +331,7 @@ def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
     parts: list[tuple[str, int, int, int | None]] = [
         (tag, bucket, after[tag], None) for tag, bucket in oldest.items()
     ]
-    parts += (part for tag in pipeline.tags if (part := first_held(ledger, name, pipeline, tag)))
+    parts += (part for tag in pipeline.tags if (part := first_held(ledger, workspace.name, pipeline, tag)))
     soon = pipeline.quality.min_ttl_warning_seconds
     for (tag, *_), (rows, ttl) in zip(parts, views.count(parts), strict=True):
         if rows and ttl is not None and ttl < soon:

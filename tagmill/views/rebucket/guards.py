@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import View
 from tagmill.errors import ApplicationAtWork, DataQualityStop, GuardRefused, WorkUnfinished
 from tagmill.ledger.cleanups import CleanupLog
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds, BuildState
+from tagmill.runs.workspace import Workspace
 from tagmill.views.rebucket.table_diff import Survey, TableDiff
 
 NAMED = 3
@@ -48,29 +47,26 @@ def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSetting
         )
 
 
-def must_be_finished(
-    settings: Settings, ledger: Ledger, journal: str, source: View, pipelines: list[str]
-) -> None:
+def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines: list[str]) -> None:
     """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old
     buckets.
     """
     way = "Nothing was copied; finish it first:"
-    ledger_keyspace = settings.cassandra.ledger_keyspace
-    cleaned = CleanupLog(ledger.cassandra, ledger_keyspace, journal, source)
+    cleaned = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source)
     for name in pipelines:
-        if row := ledger.open_run(name):
+        if row := workspace.ledger.open_run(name):
             raise WorkUnfinished(
                 f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run "
                 f"deliver --pipeline {name}",
                 pipeline=name,
                 run=row.run,
             )
-        if cleaned.is_unfinished(settings.pipeline(name).tags):
+        if cleaned.is_unfinished(workspace.settings.pipeline(name).tags):
             raise WorkUnfinished(
                 f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes",
                 pipeline=name,
             )
-    newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
+    newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:
         raise WorkUnfinished(
             f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build"

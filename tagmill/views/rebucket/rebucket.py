@@ -21,13 +21,11 @@ from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop, GuardRefused, about_pipeline
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
-from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews, ViewTableState
 from tagmill.runs import checkpoints
-from tagmill.runs.leased import held
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.workspace import Workspace, open_workspace, silent
 from tagmill.views.rebucket import advice
 from tagmill.views.rebucket.situation import Situation, look, require_configured_view
 from tagmill.views.rebucket.tables import ViewTables
@@ -72,9 +70,11 @@ def rebucket(
     """
     from tagmill.spark.errors import explained
 
-    with _at_work(settings, pipeline, owner, offline=not dry_run and (offline or drop_old)) as ledger:
-        work = _Rebucket(settings, pipeline, ledger, owner, to, table, spark, tell or (lambda _: None))
-        with explained(ledger.cassandra.where, "Rows that were copied stay"), work.files():
+    leases = _leases(settings, pipeline, alone=not dry_run and (offline or drop_old))
+    with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell or silent) as workspace:
+        _require_journal(workspace)
+        work = _Rebucket(workspace, to, table, spark)
+        with explained(workspace.cassandra.where, "Rows that were copied stay"), work.files():
             if work.situation.is_switched:
                 return work.drop(dry_run=dry_run) if drop_old else work.already(dry_run=dry_run)
             if drop_old:
@@ -92,8 +92,8 @@ def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None =
     """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused,
     ConfigurationError.
     """
-    with Ledger(settings.cassandra) as ledger:
-        look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
+    with open_workspace(settings, pipeline) as workspace:
+        look(settings, pipeline, *_tables(workspace), to, table)
 
 
 @about_pipeline
@@ -103,8 +103,10 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
 
     Raises GuardRefused when no rebucket is under way.
     """
-    with _at_work(settings, pipeline, owner, offline=not dry_run) as ledger:
-        views, tables = _tables(settings, pipeline, ledger)
+    leases = _leases(settings, pipeline, alone=not dry_run)
+    with open_workspace(settings, pipeline, owner=owner, leases=leases) as workspace:
+        _require_journal(workspace)
+        views, tables = _tables(workspace)
         standing = views.standing()
         if standing is None or standing.filling is None:
             raise GuardRefused(f"journal {views.journal}: no rebucket is under way. Nothing was dropped")
@@ -115,9 +117,7 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
             # copies again.
             if target.table in tables.there():
                 tables.drop(target.table)
-                JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(
-                    target.table
-                )
+                workspace.journal_store(JournalTableIds).forget(target.table)
             views.give_up(standing)
         done = "would be dropped" if dry_run else "is dropped"
         return {
@@ -132,53 +132,40 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
         }
 
 
-def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalViews, ViewTables]:
-    journal = settings.pipeline(pipeline).keyspace
-    views = JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, journal)
-    return views, ViewTables(ledger.cassandra, journal)
+def _tables(workspace: Workspace) -> tuple[JournalViews, ViewTables]:
+    views = workspace.journal_store(JournalViews)
+    return views, ViewTables(workspace.cassandra, views.journal)
 
 
-@contextmanager
-def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) -> Iterator[Ledger]:
-    """Hold the lease of the journal's rebuckets and yield the ledger; with `offline`, also hold the leases of
-    all its pipelines.
-    """
-    chosen = settings.pipeline(pipeline)
-    leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
-    with (
-        Ledger(settings.cassandra) as ledger,
-        held(settings, ledger.cassandra, pipeline, owner, leases),
-    ):
-        Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
-        require_same_tables(settings, ledger.cassandra, pipeline, "Nothing was copied or dropped")
-        yield ledger
+def _leases(settings: Settings, pipeline: str, *, alone: bool) -> list[str]:
+    """Return the lease of the journal's rebuckets; with `alone`, those of all its pipelines, too."""
+    keyspace = settings.pipeline(pipeline).keyspace
+    return [f"{keyspace}/rebucket", *(settings.on_journal(keyspace) if alone else [])]
+
+
+def _require_journal(workspace: Workspace) -> None:
+    """Raise GuardRefused if an erasure is not finished, or the journal's tables were created again."""
+    workspace.journal_store(Erasures).check(workspace.name)
+    settings, untouched = workspace.settings, "Nothing was copied or dropped"
+    require_same_tables(settings, workspace.cassandra, workspace.name, untouched)
 
 
 class _Rebucket:
     """One rebucket: one journal, one target, one Spark session."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        name: str,
-        ledger: Ledger,
-        owner: str,
-        to: BucketSize,
-        table: str | None,
-        spark: SparkSession,
-        tell: Tell,
-    ) -> None:
+    def __init__(self, workspace: Workspace, to: BucketSize, table: str | None, spark: SparkSession) -> None:
         from tagmill.views.rebucket.table_diff import TableDiff
 
-        self.settings, self.name, self.ledger, self.owner = settings, name, ledger, owner
-        self.spark, self.tell = spark, tell
-        self.pipeline = settings.pipeline(name)
+        self.workspace, self.settings, self.ledger = workspace, workspace.settings, workspace.ledger
+        self.name, self.owner, self.tell = workspace.name, workspace.owner, workspace.tell
+        self.spark = spark
+        self.pipeline = workspace.pipeline
         self.journal = self.pipeline.keyspace
-        self.views, self.tables = _tables(settings, name, ledger)
-        self.situation: Situation = look(settings, name, self.views, self.tables, to, table)
+        self.views, self.tables = _tables(workspace)
+        self.situation: Situation = look(workspace.settings, self.name, self.views, self.tables, to, table)
         self.source, self.target = self.situation.source, self.situation.target
-        self.store = RunFiles(settings.storage.root)
-        self.folder = f"{name}/rebucket/{uuid4().hex[:12]}"
+        self.store = workspace.files
+        self.folder = f"{self.name}/rebucket/{uuid4().hex[:12]}"
         self.rows: TableDiff = TableDiff(
             spark, self.journal, self.source, self.target, self.store.url(self.folder)
         )
@@ -241,7 +228,7 @@ class _Rebucket:
         from tagmill.views.rebucket.table_diff import numbered
 
         guards.must_be_finished(
-            self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal)
+            self.workspace, self.journal, self.source, self.settings.on_journal(self.journal)
         )
         self._stop_builders()
         standing = self._begin()
