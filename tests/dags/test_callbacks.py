@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("airflow")
 
 from tagmill.airflow.callbacks import deadline_missed
+from tagmill.errors import ConfigurationError
 from tests.dags.test_integrity import bag
 from tests.support.airflow_names import DagSerialization
 from tests.support.mail import mail_server
@@ -122,7 +123,7 @@ def test_missed_deadline_calls_all_callbacks(airflow_section, mails):
     (alert,) = bag().dags["deliver_orders"].deadline
     import our_calls
 
-    with pytest.raises(Exception, match=r"on_deadline: our_calls:fail: no line$"):
+    with pytest.raises(ConfigurationError, match=r"on_deadline: our_calls:fail: no line$"):
         asyncio.run(deadline_missed(**alert.callback.kwargs, context=dict(CONTEXT)))
     assert [context["dag_run"] for context in our_calls.called] == [CONTEXT["dag_run"]]
     (mail,) = mails
