@@ -137,6 +137,10 @@ class ClickHouse:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections to the server."""
         self.client.close()
         self._end_pool()
 

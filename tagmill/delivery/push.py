@@ -9,8 +9,9 @@ import hashlib
 import io
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -53,7 +54,8 @@ def push_batches(
     workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress | None = None
 ) -> None:
     """Push the NEW batches of a manifest that was read before; see `push`."""
-    _Pushing(workspace, manifest, fence, to, progress or (lambda done, of: None)).run()
+    with _Pushing(workspace, manifest, fence, to, progress or (lambda done, of: None)) as pushing:
+        pushing.run()
 
 
 def destination_of(pipeline: PipelineSettings) -> Destination:
@@ -66,11 +68,12 @@ def push_one(workspace: Workspace, manifest: Sealed, fence: int, number: int, to
     pushing = _Pushing(workspace, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in workspace.ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)
-    pushing.push_tag([batch], rows, lambda: None)
+    with pushing:
+        pushing.push_tag([batch], rows, lambda: None)
 
 
 class _Pushing:
-    """One push of one run."""
+    """One push of one run. Use it in `with`: it keeps the clients that pushed a tag for the next ones."""
 
     def __init__(
         self, workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress
@@ -83,6 +86,34 @@ class _Pushing:
         self.fence = fence
         self.progress = progress
         self.failed = False
+        self.idle = list[ClickHouse]()
+        self.notes_two_offsets: bool | None = None
+
+    def __enter__(self) -> "_Pushing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for clickhouse in self.idle:
+            clickhouse.close()
+
+    @contextmanager
+    def _client(self) -> Iterator[ClickHouse]:
+        """Yield a client that no other tag is using now: opening one asks the server for all its settings."""
+        try:
+            clickhouse = self.idle.pop()
+        except IndexError:
+            clickhouse = self.workspace.clickhouse(self.to.layout)
+        try:
+            yield clickhouse
+        finally:
+            self.idle.append(clickhouse)
+
+    def _two_offsets(self, clickhouse: ClickHouse) -> TwoOffsets | None:
+        """Return where events under two offsets are noted; None if the destination has no such table."""
+        two_offsets = TwoOffsets(clickhouse, self.to.table)
+        if self.notes_two_offsets is None:
+            self.notes_two_offsets = self.to.layout is TAG_VIEWS and two_offsets.exists()
+        return two_offsets if self.notes_two_offsets else None
 
     def run(self) -> None:
         """Push the NEW batches: some tags at a time, the batches of a tag in order."""
@@ -93,7 +124,7 @@ class _Pushing:
         self.progress(done, len(manifest.batches))
         if not waiting:
             return
-        with self.workspace.clickhouse(self.to.layout) as clickhouse:
+        with self._client() as clickhouse:
             clickhouse.check_destination(self.to.table)
             DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
         by_tag: dict[str, list[Batch]] = {}
@@ -117,13 +148,12 @@ class _Pushing:
     def push_tag(
         self, batches: list[Batch], rows: dict[int, BatchRow], report_progress: Callable[[], None]
     ) -> None:
-        """Push one tag's batches one after the other, with a client of their own; stop when the push of any
-        tag has failed.
+        """Push one tag's batches one after the other, with a client that no other tag uses meanwhile; stop when the
+        push of any tag has failed.
         """
-        with self.workspace.clickhouse(self.to.layout) as clickhouse:
+        with self._client() as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
-            two_offsets = TwoOffsets(clickhouse, self.to.table)
-            noted = two_offsets if self.to.layout is TAG_VIEWS and two_offsets.exists() else None
+            noted = self._two_offsets(clickhouse)
             for batch in batches:
                 if self.failed:
                     return

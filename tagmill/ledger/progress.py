@@ -23,7 +23,7 @@ from tagmill.errors import ForeignWriteTime
 from tagmill.ledger.progress_rows import READ_TOGETHER, READS_AT_ONCE, ROWS_AT_ONCE, SCHEMA, ProgressRows
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
-# Partitions over which the holds of a tag are spread. It must never change.
+# Partitions over which the holds of a tag are spread; one request reads them all. It must never change.
 HOLD_SHARDS = 16
 # Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
@@ -85,21 +85,31 @@ class ProgressStore:
 
     def write_watermark(self, pipeline: str, mark: Watermark) -> None:
         """Write one tag's watermark; raises ForeignWriteTime if it does not read back as written."""
+        self.write_watermarks(pipeline, [mark])
+
+    def write_watermarks(self, pipeline: str, marks: Sequence[Watermark]) -> None:
+        """Write watermarks of some tags; raises ForeignWriteTime if one does not read back as written."""
+        if not marks:
+            return
         fields = ", ".join(Watermark.__dataclass_fields__)
+        base = self.write_times.base(pipeline)
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, "
             "?, ?) USING TIMESTAMP ?",
-            [
+            (
                 (
                     pipeline,
-                    *(getattr(mark, f) for f in Watermark.__dataclass_fields__),
-                    self.write_times.of(pipeline, mark.run),
+                    *(getattr(mark, field) for field in Watermark.__dataclass_fields__),
+                    base + mark.run,
                 )
-            ],
+                for mark in marks
+            ),
         )
-        stored = self.watermarks(pipeline).get(mark.tag)
-        if stored is None or replace(stored, long_look_at=None) != replace(mark, long_look_at=None):
-            raise _outranked(pipeline, f"the watermark of tag {mark.tag!r}")
+        written = self.watermarks(pipeline)
+        for mark in marks:
+            stored = written.get(mark.tag)
+            if stored is None or replace(stored, long_look_at=None) != replace(mark, long_look_at=None):
+                raise _outranked(pipeline, f"the watermark of tag {mark.tag!r}")
 
     def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
         """Return the timebucket up to which the view was scanned for a tag (None: never), and the buckets
@@ -222,18 +232,13 @@ class ProgressStore:
 
     def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
         """Yield all open holds of these tags."""
+        query = f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard IN ?"
         for tag in tags:
-            for shard in range(HOLD_SHARDS):
-                for row in self.cassandra.stream(
-                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?",
-                    pipeline,
-                    tag,
-                    shard,
-                ):
-                    yield _hold(row)
+            yield from map(_hold, self.cassandra.stream(query, pipeline, tag, list(range(HOLD_SHARDS))))
 
     def held_rows(self, pipeline: str, tags: Sequence[str]) -> dict[str, int]:
         """Return by tag how many rows the open holds keep back."""
+        # One shard a request: Cassandra warns of sums over several partitions.
         shards = [(pipeline, tag, shard) for tag in tags for shard in range(HOLD_SHARDS)]
         sums = self.cassandra.execute_many(
             f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? "

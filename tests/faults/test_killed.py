@@ -11,7 +11,7 @@ INSTANTS = [
     "plan.before_commit", "plan.after_commit",
     "seal.staged", "seal.judged", "seal.cut", "seal.before_commit", "seal.after_commit",
     "push.before_batch", "push.before_insert", "push.after_insert", "push.after_batch",
-    "close.before_progress", "close.after_progress", "close.before_end",
+    "close.before_progress", "close.after_progress", "close.before_watermarks", "close.before_end",
 ]  # fmt: skip
 # Here a kill leaves most behind: a sealed file, an insert, or progress that the ledger does not know of yet.
 KILLED = ("seal.before_commit", "push.after_insert", "close.after_progress")

@@ -43,12 +43,19 @@ from tagmill.errors import (
     TerminalError,
     WorkUnfinished,
 )
-from tagmill.ledger import schema
+from tagmill.ledger import progress_rows, schema
 from tagmill.ledger.attempts import Attempts, counted, unended
 from tagmill.ledger.erasure_plans import PART_BYTES, ErasurePlans
 from tagmill.ledger.erasures import ErasureRow, Erasures, ErasureState
 from tagmill.ledger.lease import Lease, is_dead, this_process
-from tagmill.ledger.progress import HoldRow, Watermark, read_intervals, shard, write_intervals
+from tagmill.ledger.progress import (
+    HOLD_SHARDS,
+    HoldRow,
+    Watermark,
+    read_intervals,
+    shard,
+    write_intervals,
+)
 from tagmill.ledger.runs import Ledger, RunRow
 from tests.support.errors import raises
 
@@ -415,6 +422,24 @@ def test_batches_come_back_in_order_as_new(ledger: Ledger, pipeline: str) -> Non
     assert {(b.state, b.generation, b.verified_at) for b in found} == {(BatchState.NEW, 1, None)}
 
 
+@pytest.mark.parametrize("serial", [False, True], ids=["together", "serial"])
+def test_many_runs_come_in_asked_order(serial: bool, ledger: Ledger, pipeline: str) -> None:
+    """Read 45 numbers in another order, of which some have no run and some no batches."""
+    for run in range(1, 46):
+        if run % 9:
+            planned(ledger, pipeline, run)
+            if run % 4:
+                ledger.add_batches(
+                    pipeline, run, [(number, uuid4(), "order", run, 1) for number in range(1, run % 4 + 1)]
+                )
+    numbers = [*range(45, 0, -1), 100]
+    expected = [(ledger.run(pipeline, number), ledger.batches(pipeline, number)) for number in numbers]
+    assert list(ledger.many_runs(pipeline, numbers, serial=serial)) == expected
+    assert list(ledger.batches_of_many(pipeline, numbers, serial=serial)) == [
+        (number, batches) for number, (_, batches) in zip(numbers, expected, strict=True)
+    ]
+
+
 def test_add_batches_again_undoes_no_move(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     batches = [(1, BATCH, "order", 5, 500), (2, uuid4(), "order", 6, 600)]
@@ -478,6 +503,62 @@ def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) 
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
 
 
+def test_progress_without_offset_replaces_older_offset(ledger: Ledger, pipeline: str) -> None:
+    ledger.delivered.write_progress(pipeline, 1, [("order", "a", Progress(4, 40, TICK, OFFSET))])
+    ledger.delivered.write_progress(pipeline, 2, [("order", "a", Progress(4, 40, 0, "", ((1, 4),)))])
+    assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
+
+
+def many_progress(number: int) -> list[tuple[str, str, Progress]]:
+    """Return the progress of 700 ids whose tags alternate; each fifth has gaps and each seventh no offset."""
+    return [
+        (
+            f"tag-{one % 3}",
+            f"p-{one}" + "ä" * (one % 400),
+            Progress(
+                number,
+                number + one,
+                0 if one % 7 == 0 else TICK,
+                "" if one % 7 == 0 else OFFSET,
+                () if one % 5 else ((1, 2),),
+            ),
+        )
+        for one in range(700)
+    ]
+
+
+def test_progress_of_many_ids_reads_back(
+    ledger: Ledger, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write many ids in several parts, again, and then as a later run; each reads back as written last."""
+    monkeypatch.setattr(progress_rows, "ROWS_AT_ONCE", 300)
+    for run, number in ((1, 5), (1, 5), (2, 6)):
+        rows = many_progress(number)
+        assert ledger.delivered.write_progress(pipeline, run, rows) == len(rows)
+        keys = [(tag, persistence_id) for tag, persistence_id, _ in rows]
+        assert list(ledger.delivered.progress(pipeline, keys)) == [known for *_, known in rows]
+
+
+def test_progress_one_foreign_row_is_named(ledger: Ledger, pipeline: str) -> None:
+    """A row of a later run among many is named, and stays; the others are written."""
+    rows = many_progress(5)
+    tag, persistence_id, _ = rows[511]
+    later = Progress(9, 90, TICK, OFFSET)
+    ledger.delivered.write_progress(pipeline, 9, [(tag, persistence_id, later)])
+    with pytest.raises(ForeignWriteTime, match=rf"progress of 'p-511.*tag {tag!r}"):
+        ledger.delivered.write_progress(pipeline, 8, rows)
+    keys = [(tag, persistence_id) for tag, persistence_id, _ in rows]
+    expected = [later if place == 511 else known for place, (*_, known) in enumerate(rows)]
+    assert list(ledger.delivered.progress(pipeline, keys)) == expected
+
+
+def test_progress_rows_given_twice_must_agree(ledger: Ledger, pipeline: str) -> None:
+    """Two rows of one key that differ are refused: only one of them can be stored."""
+    both = [("order", "a", Progress(number, 40, TICK, OFFSET)) for number in (4, 5)]
+    with pytest.raises(ForeignWriteTime):
+        ledger.delivered.write_progress(pipeline, 1, both)
+
+
 def test_progress_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str) -> None:
     newer, older = Progress(9, 90, TICK, OFFSET), Progress(5, 50, TICK, OFFSET, ((1, 1),))
     ledger.delivered.write_progress(pipeline, 7, [("order", "a", newer)])
@@ -506,6 +587,29 @@ def hold(persistence_id: str, **changes: Any) -> HoldRow:
     since = datetime(2026, 11, 21, 7, tzinfo=UTC)
     return replace(
         HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes
+    )
+
+
+def test_watermarks_written_together_name_the_foreign_one(ledger: Ledger, pipeline: str) -> None:
+    first = Watermark("a", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
+    ledger.delivered.write_watermarks(pipeline, [])
+    ledger.delivered.write_watermarks(pipeline, [first, replace(first, tag="b", run=9)])
+    assert ledger.delivered.watermarks(pipeline) == {"a": first, "b": replace(first, tag="b", run=9)}
+    later = [replace(first, tag=tag, run=8, ticks=2500) for tag in ("a", "b", "c")]
+    with pytest.raises(ForeignWriteTime, match="watermark of tag 'b'"):
+        ledger.delivered.write_watermarks(pipeline, later)
+    assert ledger.delivered.watermarks(pipeline)["b"].ticks == 2000
+
+
+def test_holds_of_all_shards_are_read(ledger: Ledger, pipeline: str) -> None:
+    """Holds of two tags that lie in all shards are returned, each once."""
+    names = [chr(ord("a") + number) for number in range(2 * HOLD_SHARDS)]
+    opened = [replace(hold(name), tag=tag) for tag in ("order", "billing") for name in names]
+    ledger.delivered.write_holds(pipeline, 1, opened)
+    found = sorted(ledger.delivered.holds(pipeline, ["order", "billing", "none"]), key=str)
+    assert {shard(one.persistence_id) for one in found} == set(range(HOLD_SHARDS))
+    assert [(one.tag, one.persistence_id) for one in found] == sorted(
+        (one.tag, one.persistence_id) for one in opened
     )
 
 

@@ -222,17 +222,24 @@ def _repair(workspace: Workspace, manifest: Manifest) -> None:
 def _move_watermarks(
     workspace: Workspace, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
 ) -> None:
-    """Move each tag's watermark to the end of the run's range, and count what was delivered."""
+    """Move each tag's watermark to the end of the run's range, and count what was delivered.
+
+    All hours are noted first, then all watermarks are written.
+    """
     ledger = workspace.ledger
     now, pipeline = workspace.cassandra.now(), workspace.pipeline
     counts = hour_counts(workspace.settings, workspace.cassandra, manifest.pipeline)
-    marks = ledger.delivered.watermarks(manifest.pipeline)
+    marks, written = ledger.delivered.watermarks(manifest.pipeline), list[Watermark]()
+    of_tags: dict[str, list[BatchRow]] = {}
+    for batch in batches:
+        if batch.state == BatchState.IN_CLICKHOUSE:
+            of_tags.setdefault(batch.tag, []).append(batch)
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
         mark = known or _nothing_yet(tag, pipeline.start_ticks(tag) - 1, now)
         if mark.run >= manifest.run:  # an interrupted close of this run has moved it
             continue
-        there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
+        there = of_tags.get(tag, [])
         gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
         counted = counting(mark, manifest.run, there, gone)
         if manifest.moves_watermark and tag not in void_tags and may_move(known, done):
@@ -243,9 +250,11 @@ def _move_watermarks(
                 plan.look_back.get(tag, []) if plan else [],
                 plan.planned_at if plan else now,
             )
-            ledger.delivered.write_watermark(manifest.pipeline, moved(counted, done, now))
+            written.append(moved(counted, done, now))
         elif there or gone:
-            ledger.delivered.write_watermark(manifest.pipeline, counted)
+            written.append(counted)
+    checkpoints.reached("close.before_watermarks")
+    ledger.delivered.write_watermarks(manifest.pipeline, written)
 
 
 def count_delivered(workspace: Workspace, run: int, delivered: list[BatchRow]) -> None:

@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill.cassandra import bulk_writer
-from tagmill.cassandra.bulk_writer import LARGE_ROW_BYTES, WINDOW_BYTES, Target, cut_batches
+from tagmill.cassandra.bulk_writer import (
+    LARGE_ROW_BYTES,
+    MIXED_LARGE_ROW_BYTES,
+    MIXED_WINDOW_BYTES,
+    WINDOW_BYTES,
+    Target,
+    cut_batches,
+    cut_mixed,
+)
 from tagmill.errors import ConfigurationError
 
 V4, V5 = ProtocolVersion.V4, ProtocolVersion.V5
@@ -125,6 +133,21 @@ def test_write_rows_constant_values_equal_columns():
     assert one.statements[0].routing_key == other.statements[0].routing_key
 
 
+@pytest.mark.parametrize("protocol", [V4, V5])
+def test_mixed_batches_equal_the_drivers_messages(protocol):
+    """Batches of rows of several partitions equal those that the driver makes, ten rows in each."""
+    to, keys = Sent(protocol), [f"k{number}" for number in range(23)]
+    table = pa.table({"k": keys, "b": [1] * 23, "n": pa.array(range(23), pa.int32())})
+    assert bulk_writer.write_rows(to, Target("ks", "t", 17), [table], mixed=10) == 23
+    assert [len(statement) for statement in to.statements] == [10, 10, 3]
+    for statement, begin in zip(to.statements, (0, 10, 20), strict=True):
+        expected = BatchStatement(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+        for number in range(begin, min(begin + 10, 23)):
+            expected.add(to.prepared, [keys[number], 1, number])
+        assert sent(statement, protocol) == sent(expected, protocol)
+        assert statement.routing_key == expected.routing_key
+
+
 def test_write_rows_joins_small_splits_large_parts(monkeypatch):
     """Rows of small parts go together, large parts go in pieces."""
     monkeypatch.setattr(bulk_writer, "PIECE_BYTES", 1000)
@@ -177,3 +200,18 @@ def test_cut_batches_are_bounded_within_partition(rows):
 def test_batches_are_full_where_rows_go_together():
     cuts = cut_batches(np.arange(10_001) * 300, [])
     assert len(cuts) - 1 == -(-10_000 * 300 // WINDOW_BYTES)
+
+
+@given(
+    st.lists(st.sampled_from([100, 400, MIXED_LARGE_ROW_BYTES, MIXED_LARGE_ROW_BYTES + 1]), min_size=1),
+    st.integers(2, 10),
+)
+def test_cut_mixed_batches_stay_below_warnings(sizes, rows):
+    """Batches of several partitions have few rows and few bytes; larger rows go alone."""
+    cuts = cut_mixed(np.cumsum([0, *sizes]), rows)
+    assert cuts[0] == 0 and cuts[-1] == len(sizes)
+    for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
+        batch = sizes[begin:end]
+        assert 1 <= len(batch) <= rows
+        assert len(batch) == 1 or sum(batch) <= MIXED_WINDOW_BYTES + MIXED_LARGE_ROW_BYTES <= 4096
+        assert len(batch) == 1 or max(batch) <= MIXED_LARGE_ROW_BYTES
