@@ -20,6 +20,7 @@ from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.view_waiting import WaitingIds, WaitingRow
 from tagmill.runs import checkpoints
+from tagmill.runs.workspace import open_workspace, silent
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import BUILD, Attempt, numbering_session
 
@@ -59,28 +60,24 @@ def build(
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=BUILD, adopt=adopt) as (
-        builds,
-        journal,
-        row,
-    ):
+    with numbering_session(
+        settings, pipeline, owner=owner, spark=spark, step=BUILD, adopt=adopt, tell=tell or silent
+    ) as (workspace, builds, journal, row):
         checkpoints.reached("build.begun")
-        return _Builder(settings, pipeline, builds, journal, spark, tell or (lambda _: None)).run(row, adopt)
+        return _Builder(workspace, builds, journal, spark).run(row, adopt)
 
 
 @about_pipeline
 def check(settings: Settings, pipeline: str) -> None:
     """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
     from tagmill.journal.frames import JournalSchema
-    from tagmill.ledger.runs import Ledger
 
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
-    with Ledger(settings.cassandra) as ledger:
-        keyspace = settings.cassandra.ledger_keyspace
-        JournalViews(ledger.cassandra, keyspace, chosen.keyspace).check(pipeline, chosen.view)
-        WaitingIds(ledger.cassandra, keyspace, chosen.keyspace)
-        JournalSchema.load_checked(ledger.cassandra, chosen.journal)
+    with open_workspace(settings, pipeline) as workspace:
+        workspace.journal_store(JournalViews).check(pipeline, chosen.view)
+        workspace.journal_store(WaitingIds)
+        JournalSchema.load_checked(workspace.cassandra, chosen.journal)
 
 
 def _must_number(pipeline_name: str, pipeline: PipelineSettings) -> None:
@@ -98,9 +95,7 @@ class _Builder(Attempt):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.waiting = WaitingIds(
-            self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
-        )
+        self.waiting = self.workspace.journal_store(WaitingIds)
         # What the build before has recorded.
         self.known = self.waiting.current()
 
@@ -151,7 +146,7 @@ class _Builder(Attempt):
         url = self.files.url(folder)
         self.tell("looking where each persistence id stands")
         ids = frames.persistence_ids(self.spark, self.journal)
-        ledger_keyspace = self.settings.cassandra.ledger_keyspace
+        ledger_keyspace = self.workspace.ledger_keyspace
         stands = materialize(
             frames.build_positions(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt),
             f"{url}/stands",

@@ -14,6 +14,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.runs import checkpoints
+from tagmill.runs.workspace import silent
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
 from tagmill.views.selection import Selection, ViewReport
@@ -48,10 +49,13 @@ def delete(
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     step = "" if dry_run else "views delete"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
-        deleter = _Deleter(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
-        )
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
+        workspace,
+        builds,
+        journal,
+        row,
+    ):
+        deleter = _Deleter(workspace, builds, journal, spark, selection=selection)
         return deleter.look(row) if dry_run else deleter.run(row)
 
 
@@ -74,10 +78,13 @@ def truncate(
         FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
     step = "" if dry_run else "views truncate"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
-        truncater = _Truncater(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=Selection()
-        )
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
+        workspace,
+        builds,
+        journal,
+        row,
+    ):
+        truncater = _Truncater(workspace, builds, journal, spark, selection=Selection())
         return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
 from tagmill.errors import about_pipeline
+from tagmill.runs.workspace import silent
 from tagmill.spark.materialize import materialize
 from tagmill.views.sealed_build import numbering_session
 from tagmill.views.selection import Selection, TagChange, ViewReport
@@ -54,10 +55,13 @@ def rebuild(
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     step = "" if dry_run else "views rebuild"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step) as (builds, journal, row):
-        rebuilder = _Rebuilder(
-            settings, pipeline, builds, journal, spark, tell or (lambda _: None), selection=selection
-        )
+    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
+        workspace,
+        builds,
+        journal,
+        row,
+    ):
+        rebuilder = _Rebuilder(workspace, builds, journal, spark, selection=selection)
         return rebuilder.look(row) if dry_run else rebuilder.run(row)
 
 
@@ -157,7 +161,7 @@ class _Rebuilder(SelectionAttempt):
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
-        of_ledger = self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
+        of_ledger = self.builds.cassandra, self.workspace.ledger_keyspace, self.journal.keyspace
         if (
             not self.selection.tags
             and not self._count("standing")

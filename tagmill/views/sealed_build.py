@@ -22,8 +22,7 @@ from tagmill.ledger.same_tables import note_numbered, require_same_tables
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import read_document, way_out, write_document
-from tagmill.runs.storage import RunFiles
-from tagmill.runs.workspace import open_step
+from tagmill.runs.workspace import Workspace, open_step, silent
 from tagmill.spark.session import setting
 
 if TYPE_CHECKING:
@@ -45,23 +44,14 @@ class Attempt:
     """One attempt at numbering events of one journal, with one Spark session."""
 
     def __init__(
-        self,
-        settings: Settings,
-        pipeline: str,
-        builds: Builds,
-        journal: JournalSchema,
-        spark: SparkSession,
-        tell: Tell,
+        self, workspace: Workspace, builds: Builds, journal: JournalSchema, spark: SparkSession
     ) -> None:
-        self.settings = settings
-        self.name = pipeline
-        self.pipeline = settings.pipeline(pipeline)
+        self.workspace, self.files, self.tell = workspace, workspace.files, workspace.tell
+        self.name, self.pipeline = workspace.name, workspace.pipeline
         self.builds = builds
         self.journal = journal
         self.spark = spark
-        self.tell = tell
-        self.files = RunFiles(settings.storage.root)
-        self.home = f"{pipeline}/views"
+        self.home = f"{self.name}/views"
 
     def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
         """Write what an earlier attempt has committed and not finished; return the build's row then, and the
@@ -183,8 +173,15 @@ class Attempt:
 
 @contextmanager
 def numbering_session(
-    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, step: str, adopt: bool = False
-) -> Iterator[tuple[Builds, JournalSchema, BuildRow]]:
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: SparkSession,
+    step: str,
+    adopt: bool = False,
+    tell: Tell = silent,
+) -> Iterator[tuple[Workspace, Builds, JournalSchema, BuildRow]]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
 
@@ -198,12 +195,12 @@ def numbering_session(
     from tagmill.spark.errors import explained
 
     chosen, name = settings.pipeline(pipeline), of_builds(pipeline)
-    with open_step(settings, pipeline, owner=owner, wait=True) as workspace:
+    with open_step(settings, pipeline, owner=owner, wait=True, tell=tell) as workspace:
         with (
             noted(settings, workspace.cassandra, name, step if step == BUILD else ""),
             counted(settings, workspace.cassandra, name, step),
         ):
-            builds = Builds(workspace.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+            builds = workspace.journal_store(Builds)
             require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was written", adopt=adopt)
             if step and not adopt:
                 note_numbered(settings, workspace.cassandra, pipeline)
@@ -211,7 +208,7 @@ def numbering_session(
             row = builds.take_over(owner, chosen.bucket_size.value)
             where = workspace.cassandra.where
             with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):
-                yield builds, journal, row
+                yield workspace, builds, journal, row
             if adopt:
                 note_numbered(settings, workspace.cassandra, pipeline, adopt=True)
         if step == BUILD:

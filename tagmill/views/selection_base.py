@@ -42,7 +42,7 @@ class SelectionAttempt(Attempt):
     def __init__(self, *args: Any, selection: Selection) -> None:
         super().__init__(*args)
         self.selection = selection
-        self.ours = self.settings.builder(self.journal.keyspace) is not None
+        self.ours = self.workspace.settings.builder(self.journal.keyspace) is not None
         self.folder = self.new_folder()
         self.url = self.files.url(self.folder)
 
@@ -91,9 +91,7 @@ class SelectionAttempt(Attempt):
         """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
         from tagmill.journal import frames
 
-        return frames.records(
-            self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID)
-        )
+        return frames.records(self.spark, self.journal, self.workspace.ledger_keyspace, places.select(ID))
 
     def limits(self, places: DataFrame) -> DataFrame:
         """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
