@@ -27,6 +27,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Operation
+from tagmill.operations.work_size import few_events
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import Workspace, workspace
 
@@ -116,9 +117,10 @@ class JobOperator(SparkSubmitOperator):
         with told_to_airflow():
             settings = connections.load_settings()
             report_file = self._report_file(settings, context)
-            arguments = self._arguments(report_file, owner(context))
+            few = self.has_few_rows(settings)
+            arguments = self._arguments(report_file, owner(context), few)
             parent = None if names_disks(settings) else settings.spark.conf.get(LOCAL_DIR)
-            with workspace(parent) as own, self._hook_for(settings, own, arguments) as self._hook:
+            with workspace(parent) as own, self._hook_for(settings, own, arguments, few) as self._hook:
                 report = self._run(settings, report_file, context)
         self.log.info("%s", report.get("message"))
         return small(report)
@@ -130,6 +132,10 @@ class JobOperator(SparkSubmitOperator):
     def job_arguments(self) -> Sequence[str]:
         """Return the arguments that only this job has."""
         return ()
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return whether the job has so little to read that its session suits that."""
+        return False
 
     def _report_folder(self) -> str:
         """Return the folder of the job's reports, relative to the pipeline's folder."""
@@ -159,9 +165,10 @@ class JobOperator(SparkSubmitOperator):
             self.log.warning("%s: the job reported success, then spark-submit failed: %s", job, died)
         return report
 
-    def _arguments(self, report_file: Path, owner: str) -> Sequence[str]:
+    def _arguments(self, report_file: Path, owner: str, few_rows: bool) -> Sequence[str]:
         return [
             *("--pipeline", self.pipeline),
+            *(["--few-rows"] if few_rows else []),
             *self.job_arguments(),
             *("--owner", owner),
             *("--config", str(connections.config_file())),
@@ -185,7 +192,7 @@ class JobOperator(SparkSubmitOperator):
 
     @contextmanager
     def _hook_for(
-        self, settings: Settings, own: Workspace, arguments: Sequence[str]
+        self, settings: Settings, own: Workspace, arguments: Sequence[str], few_rows: bool
     ) -> Iterator[QuietSparkSubmitHook]:
         """Make the hook.
 
@@ -200,10 +207,10 @@ class JobOperator(SparkSubmitOperator):
 
         jobs = job_environment.variables(settings.spark.environment)
         secrets = connections.spark_environment(settings, *self.stores)
-        self.conf = _without_master(spark_conf(settings))
+        self.conf = _without_master(spark_conf(settings, few_rows=few_rows))
         hook = self._new_hook(settings, secrets, own)
         if hook.deploy_mode != "cluster":
-            self.conf = _without_master(spark_conf(settings, own.path))
+            self.conf = _without_master(spark_conf(settings, own.path, few_rows=few_rows))
             self.application_args = [write_arguments(own.path / "arguments", arguments)]
             variables = {"TMPDIR": str(own.path)} | (
                 {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
@@ -319,10 +326,15 @@ class OperationJob(JobOperator):
         self.name = f"tagmill-{self.step}-{self.pipeline}"
         self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
         self.arguments = job_arguments(operation, params)
+        self._has_few_rows = operation.has_few_rows
 
     def job_arguments(self) -> Sequence[str]:
         """Return the operation and its parameters."""
         return self.arguments
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return what the operation says of the rows that it has to read."""
+        return self._has_few_rows(settings, self.pipeline)
 
 
 class AuditOperator(JobOperator):
@@ -358,6 +370,10 @@ class AuditOperator(JobOperator):
         if self.why:
             return ("--repair", self.why)
         return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return whether journal and view have few rows."""
+        return few_events(settings, self.pipeline)
 
 
 class DeliverOperator(JobOperator):
