@@ -4,6 +4,7 @@ classified by the job's report.
 
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +31,10 @@ from tagmill.operations.model import Operation
 from tagmill.operations.work_size import few_events
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import Workspace, workspace
+from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
+
+# Settings of Spark that name the Python of a driver.
+PYTHON_KEYS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 
 
 class QuietSparkSubmitHook(SparkSubmitHook):
@@ -38,13 +43,27 @@ class QuietSparkSubmitHook(SparkSubmitHook):
 
     The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of
     the machine.
+
+    Args:
+        secrets: variables of the job.
+        default_master: Spark's master URL where there is no connection.
+        own: the folder of the job.
+        python: runs the job's script itself, without a JVM. If the script needs Spark, pyspark starts
+            spark-submit with the same options. None: spark-submit runs the script.
+        kwargs: those of the provider's hook.
     """
 
     def __init__(
-        self, *, secrets: Mapping[str, str], default_master: str, own: Workspace, **kwargs: Any
+        self,
+        *,
+        secrets: Mapping[str, str],
+        default_master: str,
+        own: Workspace,
+        python: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._secrets, self._own = dict(secrets), own
+        self._secrets, self._own, self._python = dict(secrets), own, python
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
         if self.master.startswith("local"):  # else the driver listens on the address of the host's name
@@ -65,17 +84,31 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         return mode
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it
-        ends with 0.
+        """Start the job in a process group of its own and wait for it; raises AirflowException unless it ends
+        with 0.
         """
         environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
         }
+        if self._python is not None:
+            environment |= {SUBMIT_ARGUMENTS: self._options(application), "PYTHONUNBUFFERED": "YES"}
         more = {"process_group": 0, "umask": UMASK, "pass_fds": [self._own.lock]}
         driver: str | None = super().submit(application, env=environment | self._secrets, **more, **kwargs)
         return driver
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        if self._python is None:
+            return list(super()._build_spark_submit_command(application))
+        self.log.info("The run has few rows: %s starts without spark-submit", application)
+        return [self._python, application, *(self._application_args or [])]
+
+    def _options(self, application: str) -> str:
+        """Return the options of spark-submit as the variable of pyspark holds them."""
+        command = super()._build_spark_submit_command(application)
+        of_script = 1 + len(self._application_args or [])
+        return shlex.join([*command[command.index("--master") : -of_script], "pyspark-shell"])
 
     def on_kill(self) -> None:
         """Stop the JVM and the Python driver below it, which the provider would leave running."""
@@ -132,6 +165,10 @@ class JobOperator(SparkSubmitOperator):
     def job_arguments(self) -> Sequence[str]:
         """Return the arguments that only this job has."""
         return ()
+
+    def needs_no_spark(self) -> bool:
+        """Return whether the job is likely to need no Spark at all."""
+        return False
 
     def has_few_rows(self, settings: Settings) -> bool:
         """Return whether the job has so little to read that its session suits that."""
@@ -206,6 +243,8 @@ class JobOperator(SparkSubmitOperator):
         from tagmill.spark.session import names_disks, spark_conf
 
         jobs = job_environment.variables(settings.spark.environment)
+        names_python = any(key in settings.spark.conf for key in PYTHON_KEYS)
+        python = jobs.get("PYSPARK_DRIVER_PYTHON") if self.needs_no_spark() and not names_python else None
         secrets = connections.spark_environment(settings, *self.stores)
         self.conf = _without_master(spark_conf(settings, few_rows=few_rows))
         hook = self._new_hook(settings, secrets, own)
@@ -215,7 +254,7 @@ class JobOperator(SparkSubmitOperator):
             variables = {"TMPDIR": str(own.path)} | (
                 {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
             )
-            yield self._new_hook(settings, secrets | variables | jobs, own)
+            yield self._new_hook(settings, secrets | variables | jobs, own, python=python)
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
@@ -240,11 +279,13 @@ class JobOperator(SparkSubmitOperator):
         secrets: Mapping[str, str],
         own: Workspace,
         properties_file: str | None = None,
+        python: str | None = None,
     ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(
             secrets=secrets,
             default_master=settings.spark.master,
             own=own,
+            python=python,
             conf=self.conf,
             conn_id=self._conn_id,
             name=self.name,
@@ -274,6 +315,10 @@ class SealOperator(JobOperator):
         message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
         self.log.info("%s", message)
         return {"run": run, "message": message}
+
+    def needs_no_spark(self) -> bool:
+        """Return what the plan says."""
+        return bool(self.planned.get("few_rows"))
 
     def _job(self) -> str:
         return f"seal of run {self.planned['run']} of {self.pipeline}"

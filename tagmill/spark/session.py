@@ -23,7 +23,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
-from tagmill.spark import errors
+from tagmill.spark import errors, job_environment
 from tagmill.spark.connector_jars import PYSPARK, jars_conf
 from tagmill.spark.java_stores import CIPHER_SUITES, SSL, java_stores
 
@@ -112,7 +112,10 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
     conf |= settings.spark.conf | jars
     given = conf.get(JAVA_OPTIONS, "")
     if options := " ".join(
-        filter(None, (_sparing(given, few_rows), _archive(settings.spark.class_archive), _temporary(folder), given))
+        filter(
+            None,
+            (_sparing(given, few_rows), _archive(settings.spark.class_archive), _temporary(folder), given),
+        )
     ):
         conf[JAVA_OPTIONS] = options
     return conf
@@ -166,7 +169,7 @@ def session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    if "SPARK_ENV_LOADED" not in os.environ:  # set by spark-submit's launcher
+    if not job_environment.is_decided():
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config(
@@ -201,11 +204,7 @@ def _own_folder(settings: Settings) -> Path | None:
     """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster
     has its own.
     """
-    if (
-        "SPARK_ENV_LOADED" in os.environ
-        or not settings.spark.master.startswith("local")
-        or names_disks(settings)
-    ):
+    if job_environment.is_decided() or not settings.spark.master.startswith("local") or names_disks(settings):
         return None
     return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
 
@@ -385,9 +384,7 @@ def session_when_asked(
         has_few_rows: returns whether the job has little to read; it is asked before the session is made.
     """
     with ExitStack() as stack:
-        made = cache(
-            lambda: stack.enter_context(spark_session(settings, name, few_rows=has_few_rows()))
-        )
+        made = cache(lambda: stack.enter_context(spark_session(settings, name, few_rows=has_few_rows())))
         if at_once:
             made()
         yield made
