@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("audit", args) as report:
         settings = Settings.load(args.config)
-        with spark_session(settings, f"tagmill audit {args.pipeline}") as spark:
+        with spark_session(settings, f"tagmill audit {args.pipeline}", few_rows=args.few_rows) as spark:
             tell = partial(print, flush=True)
             if args.repair:
                 made, repairs = audit_and_repair(

@@ -20,23 +20,12 @@ import hypothesis
 import pytest
 
 from local import class_archive
+from tagmill.spark.session import FEW_ROWS
 
 # Examples have no deadline, since other work may slow down the machine.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
-# With few rows, these cost more time than they save: compiling every plan, planning again after each stage
-# (and describing each plan for Spark's UI), and running more tasks than there are cores. Much work is divided into
-# several tasks per processor, each with its own connection to Cassandra.
-FEW_ROWS = {
-    "spark.default.parallelism": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.ui.explainMode": "simple",
-    "spark.sql.debug.maxToStringFields": "1",
-}
 FEW_TASKS = 2  # of a writing or reading of tables, per processor
 # For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than
 # they save.

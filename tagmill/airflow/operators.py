@@ -4,6 +4,7 @@ classified by the job's report.
 
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,8 +28,13 @@ from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Operation
+from tagmill.operations.work_size import few_events
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import OwnFolder, own_folder
+from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
+
+# Settings of Spark that name the Python of a driver.
+PYTHON_KEYS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 
 
 class QuietSparkSubmitHook(SparkSubmitHook):
@@ -37,13 +43,27 @@ class QuietSparkSubmitHook(SparkSubmitHook):
 
     The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of
     the machine.
+
+    Args:
+        secrets: variables of the job.
+        default_master: Spark's master URL where there is no connection.
+        own: the folder of the job.
+        python: runs the job's script itself, without a JVM. If the script needs Spark, pyspark starts
+            spark-submit with the same options. None: spark-submit runs the script.
+        kwargs: those of the provider's hook.
     """
 
     def __init__(
-        self, *, secrets: Mapping[str, str], default_master: str, own: OwnFolder, **kwargs: Any
+        self,
+        *,
+        secrets: Mapping[str, str],
+        default_master: str,
+        own: OwnFolder,
+        python: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._secrets, self._own = dict(secrets), own
+        self._secrets, self._own, self._python = dict(secrets), own, python
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
         if self.master.startswith("local"):  # else the driver listens on the address of the host's name
@@ -64,17 +84,31 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         return mode
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it
-        ends with 0.
+        """Start the job in a process group of its own and wait for it; raises AirflowException unless it ends
+        with 0.
         """
         environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
         }
+        if self._python is not None:
+            environment |= {SUBMIT_ARGUMENTS: self._options(application), "PYTHONUNBUFFERED": "YES"}
         more = {"process_group": 0, "umask": UMASK, "pass_fds": [self._own.lock]}
         driver: str | None = super().submit(application, env=environment | self._secrets, **more, **kwargs)
         return driver
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        if self._python is None:
+            return list(super()._build_spark_submit_command(application))
+        self.log.info("The run has few rows: %s starts without spark-submit", application)
+        return [self._python, application, *(self._application_args or [])]
+
+    def _options(self, application: str) -> str:
+        """Return the options of spark-submit as the variable of pyspark holds them."""
+        command = super()._build_spark_submit_command(application)
+        of_script = 1 + len(self._application_args or [])
+        return shlex.join([*command[command.index("--master") : -of_script], "pyspark-shell"])
 
     def on_kill(self) -> None:
         """Stop the JVM and the Python driver below it, which the provider would leave running."""
@@ -116,9 +150,10 @@ class JobOperator(SparkSubmitOperator):
         with told_to_airflow():
             settings = connections.load_settings()
             report_file = self._report_file(settings, context)
-            arguments = self._arguments(report_file, owner(context))
+            few = self.has_few_rows(settings)
+            arguments = self._arguments(report_file, owner(context), few)
             parent = None if names_disks(settings) else settings.spark.conf.get(LOCAL_DIR)
-            with own_folder(parent) as own, self._hook_for(settings, own, arguments) as self._hook:
+            with own_folder(parent) as own, self._hook_for(settings, own, arguments, few) as self._hook:
                 report = self._run(settings, report_file, context)
         self.log.info("%s", report.get("message"))
         return small(report)
@@ -130,6 +165,14 @@ class JobOperator(SparkSubmitOperator):
     def job_arguments(self) -> Sequence[str]:
         """Return the arguments that only this job has."""
         return ()
+
+    def needs_no_spark(self) -> bool:
+        """Return whether the job is likely to need no Spark at all."""
+        return False
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return whether the job has so little to read that its session suits that."""
+        return False
 
     def _report_folder(self) -> str:
         """Return the folder of the job's reports, relative to the pipeline's folder."""
@@ -159,9 +202,10 @@ class JobOperator(SparkSubmitOperator):
             self.log.warning("%s: the job reported success, then spark-submit failed: %s", job, died)
         return report
 
-    def _arguments(self, report_file: Path, owner: str) -> Sequence[str]:
+    def _arguments(self, report_file: Path, owner: str, few_rows: bool) -> Sequence[str]:
         return [
             *("--pipeline", self.pipeline),
+            *(["--few-rows"] if few_rows else []),
             *self.job_arguments(),
             *("--owner", owner),
             *("--config", str(connections.config_file())),
@@ -185,7 +229,7 @@ class JobOperator(SparkSubmitOperator):
 
     @contextmanager
     def _hook_for(
-        self, settings: Settings, own: OwnFolder, arguments: Sequence[str]
+        self, settings: Settings, own: OwnFolder, arguments: Sequence[str], few_rows: bool
     ) -> Iterator[QuietSparkSubmitHook]:
         """Make the hook.
 
@@ -199,16 +243,18 @@ class JobOperator(SparkSubmitOperator):
         from tagmill.spark.session import names_disks, spark_conf
 
         jobs = job_environment.variables(settings.spark.environment)
+        names_python = any(key in settings.spark.conf for key in PYTHON_KEYS)
+        python = jobs.get("PYSPARK_DRIVER_PYTHON") if self.needs_no_spark() and not names_python else None
         secrets = connections.spark_environment(settings, *self.stores)
-        self.conf = _without_master(spark_conf(settings))
+        self.conf = _without_master(spark_conf(settings, few_rows=few_rows))
         hook = self._new_hook(settings, secrets, own)
         if hook.deploy_mode != "cluster":
-            self.conf = _without_master(spark_conf(settings, own.path))
+            self.conf = _without_master(spark_conf(settings, own.path, few_rows=few_rows))
             self.application_args = [write_arguments(own.path / "arguments", arguments)]
             variables = {"TMPDIR": str(own.path)} | (
                 {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
             )
-            yield self._new_hook(settings, secrets | variables | jobs, own)
+            yield self._new_hook(settings, secrets | variables | jobs, own, python=python)
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
@@ -233,11 +279,13 @@ class JobOperator(SparkSubmitOperator):
         secrets: Mapping[str, str],
         own: OwnFolder,
         properties_file: str | None = None,
+        python: str | None = None,
     ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(
             secrets=secrets,
             default_master=settings.spark.master,
             own=own,
+            python=python,
             conf=self.conf,
             conn_id=self._conn_id,
             name=self.name,
@@ -267,6 +315,10 @@ class SealOperator(JobOperator):
         message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
         self.log.info("%s", message)
         return {"run": run, "message": message}
+
+    def needs_no_spark(self) -> bool:
+        """Return what the plan says."""
+        return bool(self.planned.get("few_rows"))
 
     def _job(self) -> str:
         return f"seal of run {self.planned['run']} of {self.pipeline}"
@@ -319,10 +371,15 @@ class OperationJob(JobOperator):
         self.name = f"tagmill-{self.step}-{self.pipeline}"
         self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
         self.arguments = job_arguments(operation, params)
+        self._has_few_rows = operation.has_few_rows
 
     def job_arguments(self) -> Sequence[str]:
         """Return the operation and its parameters."""
         return self.arguments
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return what the operation says of the rows that it has to read."""
+        return self._has_few_rows(settings, self.pipeline)
 
 
 class AuditOperator(JobOperator):
@@ -358,6 +415,10 @@ class AuditOperator(JobOperator):
         if self.why:
             return ("--repair", self.why)
         return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
+
+    def has_few_rows(self, settings: Settings) -> bool:
+        """Return whether journal and view have few rows."""
+        return few_events(settings, self.pipeline)
 
 
 class DeliverOperator(JobOperator):

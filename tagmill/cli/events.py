@@ -13,6 +13,7 @@ from tagmill.errors import TerminalError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tagmill.operations.work_size import few_events
     from tagmill.queries import ReadJournal
 
 SHOWN = (
@@ -60,7 +61,9 @@ def events(
     configured.pipeline(pipeline)
     with (
         telling(pipeline, "starting Spark"),
-        spark_session(configured, f"tagmill events {pipeline}") as spark,
+        spark_session(
+            configured, f"tagmill events {pipeline}", few_rows=few_events(configured, pipeline)
+        ) as spark,
     ):
         journal = ReadJournal(spark, configured, pipeline)
         with explained(journal.where, "Nothing was shown"):

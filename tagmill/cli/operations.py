@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -139,7 +139,11 @@ def working(operation: Operation[P], pipeline: str, parameters: P) -> Iterator[C
         "topic": configured.topic,
         "kafka_journal": configured.kafka_journal,
     }[operation.kind](pipeline)
-    with session_when_asked(configured, f"tagmill {operation.name} {pipeline}") as spark:
+    name, has_few_rows = (
+        f"tagmill {operation.name} {pipeline}",
+        partial(operation.has_few_rows, configured, pipeline),
+    )
+    with session_when_asked(configured, name, has_few_rows=has_few_rows) as spark:
 
         def work(dry_run: bool) -> Any:
             assert operation.run is not None

@@ -224,6 +224,13 @@ class SparkSettings(Section):
         description="Heap of a job's driver, as Java writes sizes.",
         examples=["4g"],
     )
+    small_job_rows: int = Field(
+        50_000,
+        ge=0,
+        description="Rows up to which a build, an audit or another operation gets a session that starts fast; "
+        "0: never.",
+        examples=[50_000],
+    )
     jars: Path | None = Field(
         None,
         description="Folder of the jars of the Spark-Cassandra and Spark-Kafka connectors, for machines without "

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tagmill.operations.model import Operation, Parameters, Work
+from tagmill.operations.work_size import few_replicated_records, few_waiting_records
 
 
 class ReplicateParameters(Parameters):
@@ -64,6 +65,7 @@ REPLICATE = Operation(
     "replicate",
     _replicate,
     kafka=True,
+    has_few_rows=few_waiting_records,
 )
 PURGE = Operation(
     "kafka-journal purge-expired",
@@ -73,4 +75,5 @@ PURGE = Operation(
     "purge_expired",
     _purge,
     kafka=True,
+    has_few_rows=few_replicated_records,
 )

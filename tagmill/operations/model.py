@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
+from tagmill.operations.work_size import HasFewRows, few_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,7 @@ class Operation(Generic[P]):
         run: does it, and returns the report; None if Airflow does it in the worker's own process.
         changes: False if it only reads, so that there is nothing to approve.
         kafka: whether it logs in to Kafka, too.
+        has_few_rows: returns whether it has so little to read that its session suits that.
     """
 
     name: str
@@ -127,3 +129,4 @@ class Operation(Generic[P]):
     run: Callable[[Work, P], Any] | None = None
     changes: bool = True
     kafka: bool = False
+    has_few_rows: HasFewRows = few_events

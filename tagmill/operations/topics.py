@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tagmill.operations.model import NoParameters, Operation, Parameters, Work
+from tagmill.operations.work_size import few_ids
 
 
 class RekeyParameters(Parameters):
@@ -29,7 +30,13 @@ def _rekey(work: Work, parameters: RekeyParameters) -> Any:
 
 
 EXPIRE = Operation(
-    "dedup expire", "topic", "deletes ids past the window", NoParameters, "dedup_expire", _expire
+    "dedup expire",
+    "topic",
+    "deletes ids past the window",
+    NoParameters,
+    "dedup_expire",
+    _expire,
+    has_few_rows=few_ids,
 )
 REKEY = Operation(
     "dedup rekey",
@@ -38,4 +45,5 @@ REKEY = Operation(
     RekeyParameters,
     "dedup_rekey",
     _rekey,
+    has_few_rows=few_ids,
 )

@@ -7,6 +7,8 @@ from tagmill.errors import ConfigurationError
 
 # The folder where it is, unless `[spark] environment` names another one.
 DEFAULT = Path("/opt/tagmill")
+# The variable with the options by which pyspark starts spark-submit, if a job without a JVM asks for a session.
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
 def find(named: Path | None) -> Path | None:
@@ -24,6 +26,12 @@ def find(named: Path | None) -> Path | None:
     raise ConfigurationError(
         f"spark.environment: {named} has no PySpark. Nothing was started. Install tagmill[spark] there"
     )
+
+
+def is_decided() -> bool:
+    """Return whether spark-submit has decided this process's master, or will by the options in its environment."""
+    named = "--master" in os.environ.get(SUBMIT_ARGUMENTS, "").split()
+    return named or "SPARK_ENV_LOADED" in os.environ  # set by spark-submit's launcher
 
 
 def pyspark_of(folder: Path) -> Path | None:

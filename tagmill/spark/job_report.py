@@ -81,6 +81,9 @@ def job_arguments(description: str | None) -> ArgumentParser:
     parser.add_argument("--config", type=Path)
     parser.add_argument("--report", type=Path)
     parser.add_argument(
+        "--few-rows", action="store_true", help="there is little to read; a session suits that"
+    )
+    parser.add_argument(
         "--start-spark",
         action="store_true",
         help="make a session even if nothing needs it: YARN takes a driver on its cluster for failed without one",

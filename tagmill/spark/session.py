@@ -23,7 +23,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
-from tagmill.spark import errors
+from tagmill.spark import errors, job_environment
 from tagmill.spark.connector_jars import PYSPARK, jars_conf
 from tagmill.spark.java_stores import CIPHER_SUITES, SSL, java_stores
 
@@ -41,6 +41,19 @@ HOT = {
     "CompileThreshold": 150_000,
     "BackEdgeThreshold": 400_000,
 }
+# Settings of a session for few rows, where these cost more time than they save: compiling each plan, planning
+# again after each stage, describing plans, and more tasks than there are cores.
+FEW_ROWS = {
+    "spark.default.parallelism": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
+}
+# Flag of a JVM for few rows, which ends before the second compiler's code pays.
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
@@ -51,13 +64,14 @@ PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]:
+def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool = False) -> dict[str, str]:
     """Return the settings of a job's session, without secrets: those come from the environment into the
     session itself.
 
     Args:
         settings: the configuration.
         folder: for the temporary files of a driver on this machine.
+        few_rows: whether the job has little to read. It works with any number of rows, but slower with many.
     """
     cassandra = settings.cassandra
     jars = jars_conf(settings.spark.jars, settings.spark.conf)
@@ -93,25 +107,31 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
     }
     if cassandra.tls:
         conf |= {f"{SSL}.enabled": "true", f"{SSL}.enabledAlgorithms": ",".join(CIPHER_SUITES)}
+    if few_rows:
+        conf |= FEW_ROWS
     conf |= settings.spark.conf | jars
     given = conf.get(JAVA_OPTIONS, "")
     if options := " ".join(
-        filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))
+        filter(
+            None,
+            (_sparing(given, few_rows), _archive(settings.spark.class_archive), _temporary(folder), given),
+        )
     ):
         conf[JAVA_OPTIONS] = options
     return conf
 
 
-def _sparing(given: str) -> str:
-    """Return flags for a driver's JVM on few processors: fewer compilations, and no G1, whose threads want a
-    third processor.
+def _sparing(given: str, few_rows: bool) -> str:
+    """Return flags for a driver's JVM on few processors, or for few rows: fewer compilations, and no G1, whose
+    threads want a third processor.
 
     A garbage collector that the given options choose stays.
     """
-    if (os.cpu_count() or 1) > FEW_PROCESSORS:
+    if (os.cpu_count() or 1) > FEW_PROCESSORS and not few_rows:
         return ""
     collector = [] if "GC" in given else ["-XX:+UseSerialGC"]
-    return " ".join([*collector, *(f"-XX:Tier4{name}={value}" for name, value in HOT.items())])
+    compiler = [FIRST_COMPILER] if few_rows else [f"-XX:Tier4{name}={value}" for name, value in HOT.items()]
+    return " ".join([*collector, *compiler])
 
 
 def _temporary(folder: Path | None) -> str:
@@ -132,25 +152,32 @@ def _archive(file: Path | None) -> str:
     return f"-XX:SharedArchiveFile={file.resolve()} -Xlog:disable -Xlog:all=error:stderr"
 
 
-def session(settings: Settings, *, name: str = "tagmill", log: Path | None = None) -> SparkSession:
+def session(
+    settings: Settings, *, name: str = "tagmill", log: Path | None = None, few_rows: bool = False
+) -> SparkSession:
     """Start the session of this job: under spark-submit the master is already decided, else it is
     `spark.master`.
 
-    `log`: the file to which a JVM that is started here writes what it would print on the terminal.
+    Args:
+        settings: the configuration.
+        name: of the application.
+        log: file to which a JVM that is started here writes what it would print on the terminal.
+        few_rows: as spark_conf takes it.
     """
     require_python(sys.version_info[:2])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    if "SPARK_ENV_LOADED" not in os.environ:  # set by spark-submit's launcher
+    if not job_environment.is_decided():
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config(
                 "spark.driver.bindAddress", "127.0.0.1"
             )
     folder = _own_folder(settings)
-    for key, value in (spark_conf(settings, folder) | ({LOCAL_DIR: str(folder)} if folder else {})).items():
+    conf = spark_conf(settings, folder, few_rows=few_rows) | ({LOCAL_DIR: str(folder)} if folder else {})
+    for key, value in conf.items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
@@ -177,11 +204,7 @@ def _own_folder(settings: Settings) -> Path | None:
     """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster
     has its own.
     """
-    if (
-        "SPARK_ENV_LOADED" in os.environ
-        or not settings.spark.master.startswith("local")
-        or names_disks(settings)
-    ):
+    if job_environment.is_decided() or not settings.spark.master.startswith("local") or names_disks(settings):
         return None
     return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
 
@@ -263,10 +286,10 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
+def spark_session(settings: Settings, name: str, *, few_rows: bool = False) -> Iterator[SparkSession]:
     """Yield a session, and stop it at the end.
 
-    An error of Spark is explained, and its trace is written to a log.
+    An error of Spark is explained, and its trace is written to a log. `few_rows`: as spark_conf takes it.
 
     Raises the error that tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A
     defect passes as it is.
@@ -274,7 +297,8 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     log = trace_log.new_file(trace_log.folder_of(settings.storage.root), name)
     kept = False
     try:
-        with _stopped_at_the_end(session(settings, name=name, log=log if is_quiet() else None)) as spark:
+        shown = log if is_quiet() else None
+        with _stopped_at_the_end(session(settings, name=name, log=shown, few_rows=few_rows)) as spark:
             yield spark
     except Exception as error:
         if errors.was_interrupted(error):
@@ -344,13 +368,23 @@ def _where(settings: Settings) -> str:
 
 @contextmanager
 def session_when_asked(
-    settings: Settings, name: str, *, at_once: bool = False
+    settings: Settings,
+    name: str,
+    *,
+    at_once: bool = False,
+    has_few_rows: Callable[[], bool] = lambda: False,
 ) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that makes a session when it is first called, and returns the same one later; the
-    session is stopped at the end. With `at_once` it is made before the block.
+    session is stopped at the end.
+
+    Args:
+        settings: the configuration.
+        name: of the application.
+        at_once: whether the session is made before the block.
+        has_few_rows: returns whether the job has little to read; it is asked before the session is made.
     """
     with ExitStack() as stack:
-        made = cache(lambda: stack.enter_context(spark_session(settings, name)))
+        made = cache(lambda: stack.enter_context(spark_session(settings, name, few_rows=has_few_rows())))
         if at_once:
             made()
         yield made

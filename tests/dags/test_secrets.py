@@ -5,7 +5,9 @@ UI shows them.
 import json
 import logging
 import os
+import shlex
 import stat
+import sys
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,12 +76,12 @@ def spark_submit(tmp_path, monkeypatch, config):
     }
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
 
-    def run(master="local[2]", deploy_mode="client", state="PLANNED", more=()):
+    def run(master="local[2]", deploy_mode="client", state="PLANNED", more=(), few_rows=False):
         from tagmill.airflow.operators import SealOperator
 
         spark = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
         monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_SPARK", json.dumps(spark))
-        planned = {"run": 7, "fence": 3, "state": state}
+        planned = {"run": 7, "fence": 3, "state": state, "few_rows": few_rows}
         operator = SealOperator(
             task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark"
         )
@@ -337,3 +339,73 @@ def test_jobs_run_in_the_default_environment(spark_submit, monkeypatch, tmp_path
     (tmp_path / "bin").rename(default / "bin")
     spark_submit()
     assert spark_submit.seen()["environment"]["PYSPARK_PYTHON"] == str(default / "bin" / "python")
+
+
+@pytest.fixture
+def jobs(spark_submit, config, tmp_path):
+    """Configure an environment for jobs, whose Python records what it is given, like its spark-submit."""
+    (tmp_path / "jobs" / "lib" / "python3.11" / "site-packages" / "pyspark").mkdir(parents=True)
+    (tmp_path / "bin").rename(tmp_path / "jobs" / "bin")
+    python = tmp_path / "jobs" / "bin" / "python"
+    python.write_text(f"#!{sys.executable}\n{SPY}")
+    python.chmod(0o755)
+    config.write_text(f'{config.read_text()}[spark]\nenvironment = "jobs"\n')
+    return config
+
+
+def test_run_of_few_rows_starts_no_submit(jobs, spark_submit):
+    """The job's Python starts the script; it gets the secrets and, for pyspark, the options of spark-submit."""
+    assert spark_submit("spark://master:7077", few_rows=True)["rows"] == 3
+    seen = spark_submit.seen()
+    assert seen["arguments"][0] == "seal.py" and seen["arguments"][1].startswith("@")
+    assert seen["group"] and seen["modes"] == {"@": 0o600}
+    assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
+    options = shlex.split(seen["environment"]["PYSPARK_SUBMIT_ARGS"])
+    assert options[:2] == ["--master", "spark://master:7077"] and options[-1] == "pyspark-shell"
+    assert "spark.sql.session.timeZone=UTC" in options and "seal.py" not in options
+    assert not [text for text in options if "s3cr3t" in text]
+
+
+@pytest.mark.parametrize(
+    ("few_rows", "deploy_mode", "conf"),
+    [
+        (False, "client", ""),
+        (True, "cluster", ""),
+        (True, "client", '[spark.conf]\n"spark.pyspark.python" = "/usr/bin/python3"\n'),
+    ],
+    ids=["more rows", "driver on a cluster", "another Python"],
+)
+def test_other_runs_start_by_submit(jobs, spark_submit, few_rows, deploy_mode, conf):
+    jobs.write_text(jobs.read_text() + conf)
+    spark_submit("yarn", deploy_mode, few_rows=few_rows)
+    seen = spark_submit.seen()
+    assert "--master" in seen["arguments"] and "PYSPARK_SUBMIT_ARGS" not in seen["environment"]
+
+
+def test_job_of_few_rows_that_dies_is_retried(jobs, spark_submit, monkeypatch):
+    monkeypatch.setenv("SPY_REPORT", "")
+    monkeypatch.setenv("SPY_EXIT", "137")
+    with pytest.raises(AirflowException, match="died without a report"):
+        spark_submit(few_rows=True)
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_operation_of_few_rows_gets_fast_jvm(jobs, spark_submit, monkeypatch, tmp_path, few):
+    """The operator counts before the JVM starts, and tells spark-submit and the job."""
+    from dataclasses import replace
+
+    from tagmill.airflow.operators import OperationJob
+    from tagmill.operations.views import BUILD
+
+    operation = replace(BUILD, has_few_rows=lambda settings, pipeline: few)
+    job = OperationJob(task_id="build", pipeline="payments", operation=operation, jobs=tmp_path)
+    context = {
+        "dag_run": SimpleNamespace(dag_id="deliver_payments", run_id="manual__1"),
+        "ti": SimpleNamespace(try_number=1),
+        "params": {},
+    }
+    job.execute(context)
+    seen = spark_submit.seen()
+    assert ("spark.sql.codegen.wholeStage=false" in seen["arguments"]) is few
+    assert ("TieredStopAtLevel" in str(seen["arguments"])) is few
+    assert ('"--few-rows"' in seen["files"]["@"].splitlines()) is few

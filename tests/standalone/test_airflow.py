@@ -60,7 +60,20 @@ def test_doctor_knows_pools_and_connections(airflow) -> None:
 def test_dag_switched_on_delivers_everything_once(stack, delivered):
     assert in_clickhouse(stack) - journal() == Counter()
     assert journal() - in_clickhouse(stack) == Counter()
-    assert delivered.first.jvms
+
+
+def test_small_run_starts_no_jvm(stack, delivered, append):
+    """Seal a run of few rows in a Python process: its log says so, and no spark-submit is seen."""
+    before = in_clickhouse(stack)
+    new = append("few-rows", "order", 30)
+    with delivered.lookout() as seen:
+        run = delivered.api.trigger(DAG)
+        delivered.succeed(DAG, run)
+    assert in_clickhouse(stack) - before == new
+    assert delivered.tasks(DAG, run)["seal"] == "success" and not seen.jvms
+    assert any("seal.py" in command for command in seen.commands)
+    log = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/seal/logs/1")
+    assert "starts without spark-submit" in str(log) and "batches sealed" in str(log)
 
 
 def test_asset_event_names_run_and_rows(delivered):

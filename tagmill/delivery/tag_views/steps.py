@@ -43,9 +43,11 @@ def plan(
     `run` of the result is None if there is nothing to do.
 
     `reread`: a range of time to read again. `buckets`: (tag, timebucket) to read again; `buckets` of the
-    result says how many of them, from the first on, are dealt with.
+    result says how many of them, from the first on, are dealt with. `few_rows` says whether the run is sealed
+    without Spark, unless something in it is in doubt.
     """
     from tagmill.delivery.tag_views import stops
+    from tagmill.delivery.tag_views.few_rows.staging import is_small
     from tagmill.delivery.tag_views.plan import make_bucket_reread, make_plan, make_reread
     from tagmill.delivery.tag_views.plan_inputs import InputReader
     from tagmill.runs.sealed_files import create_planned_run
@@ -92,7 +94,8 @@ def plan(
         checkpoints.reached("plan.before_commit")
         row = create_planned_run(workspace, made.run, made, kind="reread" if made.reread else "deliver")
         checkpoints.reached("plan.after_commit")
-        return {**_planned(row, made), "buckets": taken}
+        few_rows = is_small(made, chosen.small_run_rows)
+        return {**_planned(row, made), "buckets": taken, "few_rows": few_rows}
 
 
 @about_pipeline

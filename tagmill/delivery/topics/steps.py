@@ -107,10 +107,17 @@ def plan(
             "fence": row.fence,
             "state": row.state.value,
             "records": made.records,
+            "few_rows": _has_few_records(settings, made),
             "more": made.more,
             "planned_now": True,
             "message": said,
         }
+
+
+def _has_few_records(settings: Settings, made: TopicPlan) -> bool:
+    """Return whether a run is sealed without Spark, unless too many of its ids may be known."""
+    topic = settings.topics.get(made.pipeline)
+    return topic is not None and not made.letters and made.records <= topic.small_run_rows
 
 
 @about_pipeline

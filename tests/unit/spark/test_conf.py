@@ -10,7 +10,15 @@ from local.layout import ROOT
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.spark.connector_jars import EXCLUDED, PACKAGES, PYSPARK, jars_conf
-from tagmill.spark.session import HOT, JAVA_OPTIONS, NEWEST_PYTHON, require_python, spark_conf
+from tagmill.spark.session import (
+    FEW_ROWS,
+    FIRST_COMPILER,
+    HOT,
+    JAVA_OPTIONS,
+    NEWEST_PYTHON,
+    require_python,
+    spark_conf,
+)
 
 
 def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
@@ -32,6 +40,26 @@ COLLECTOR, COMPILER = "-XX:+UseSerialGC", [f"-XX:Tier4{name}={value}" for name, 
 def test_options_few_processors_use_serial_collector(processors: int, tmp_path: Path) -> None:
     """Jobs with one or two processors use the serial collector and compile less."""
     assert options(tmp_path).split() == ([COLLECTOR, *COMPILER] if processors <= 2 else [])
+
+
+def test_few_rows_get_a_session_that_starts_fast(processors: int, tmp_path: Path) -> None:
+    """Few rows are worth one compiler and no planning at run time, on any machine; the heap stays."""
+    options(tmp_path)
+    configured = Settings.load(tmp_path / "tagmill.toml")
+    few, many = spark_conf(configured, few_rows=True), spark_conf(configured)
+    assert few[JAVA_OPTIONS].split() == [COLLECTOR, FIRST_COMPILER]
+    assert FEW_ROWS.items() <= few.items() and not FEW_ROWS.items() <= many.items()
+    assert few["spark.driver.memory"] == many["spark.driver.memory"]
+
+
+def test_own_conf_outranks_that_for_few_rows(tmp_path: Path) -> None:
+    options(
+        tmp_path,
+        conf=f'"spark.sql.shuffle.partitions" = "7"\n"{JAVA_OPTIONS}" = "-XX:+UseG1GC -XX:TieredStopAtLevel=4"',
+    )
+    conf = spark_conf(Settings.load(tmp_path / "tagmill.toml"), few_rows=True)
+    assert conf["spark.sql.shuffle.partitions"] == "7"
+    assert conf[JAVA_OPTIONS].split() == [FIRST_COMPILER, "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4"]
 
 
 def test_job_has_its_own_temporary_folder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_session_is_made_when_asked(monkeypatch, at_once):
     steps = []
 
     @contextmanager
-    def made(*_):
+    def made(*_, **__):
         steps.append("made")
         yield sentinel.spark
         steps.append("stopped")
@@ -27,3 +27,23 @@ def test_session_is_made_when_asked(monkeypatch, at_once):
     with session.session_when_asked(sentinel.settings, "job"):
         pass
     assert steps == ["made", "stopped"]
+
+
+def test_rows_are_counted_before_a_session(monkeypatch):
+    """Ask how much there is to read once, and not if no session is asked for."""
+    steps = []
+
+    @contextmanager
+    def made(*_, few_rows):
+        steps.append(few_rows)
+        yield sentinel.spark
+
+    def has_few_rows():
+        steps.append("counted")
+        return True
+
+    monkeypatch.setattr(session, "spark_session", made)
+    with session.session_when_asked(sentinel.settings, "job", has_few_rows=has_few_rows) as spark:
+        assert steps == []
+        assert spark() is spark()
+    assert steps == ["counted", True]

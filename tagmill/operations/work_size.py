@@ -1,0 +1,84 @@
+"""Decide before Spark starts whether an operation has few rows to read, so that its session suits them.
+
+A wrong answer costs time and changes no result. Looking is bounded: it ends behind `[spark] small_job_rows` rows
+or after SECONDS, and then the answer is no. So it is where a store does not answer; the operation itself says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tagmill.config.settings import Settings
+from tagmill.errors import TagmillError
+
+if TYPE_CHECKING:
+    from tagmill.cassandra.client import Cassandra
+
+# Seconds that counting keys may take: rows may be large.
+SECONDS = 2.0
+PAGE_ROWS = 5000
+HasFewRows = Callable[[Settings, str], bool]
+
+
+def few_events(settings: Settings, pipeline: str) -> bool:
+    """Return whether the journal and the view of a pipeline of tag views have few rows together."""
+    from tagmill.cassandra.client import FAULTS, Cassandra
+
+    most, journal = settings.spark.small_job_rows, settings.pipeline(pipeline).journal
+    rows, until = 0, time.monotonic() + SECONDS
+    if not most:
+        return False
+    with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
+        for table in (journal.messages, journal.view):
+            for page in _pages_of_keys(cassandra.application, journal.cql(table), until):
+                rows += page
+                if rows > most or time.monotonic() > until:
+                    return False
+        return True
+    return False
+
+
+def few_waiting_records(settings: Settings, pipeline: str) -> bool:
+    """Return whether few records of a Kafka Journal wait for their replication."""
+    from tagmill.kafka_journal.replicate import status
+
+    most = settings.spark.small_job_rows
+    with suppress(TagmillError):
+        return bool(most) and sum(place.waiting for place in status(settings, pipeline)) <= most
+    return False
+
+
+def few_replicated_records(settings: Settings, pipeline: str) -> bool:
+    """Return whether few records of a Kafka Journal were ever replicated, by their offsets."""
+    from tagmill.kafka_journal.replicate import status
+
+    most = settings.spark.small_job_rows
+    with suppress(TagmillError):
+        return bool(most) and sum(place.replicated_to or 0 for place in status(settings, pipeline)) <= most
+    return False
+
+
+def few_ids(settings: Settings, pipeline: str) -> bool:
+    """Return whether a topic has few ids of delivered events, by the offsets that it was delivered to."""
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.ledger.dedup import TopicOffsets
+
+    most = settings.spark.small_job_rows
+    with suppress(TagmillError), Cassandra(settings.cassandra) as cassandra:
+        delivered_to = TopicOffsets(cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
+        return bool(most) and sum(delivered_to.values()) <= most
+    return False
+
+
+def _pages_of_keys(cassandra: Cassandra, table: str, until: float) -> Iterator[int]:
+    """Yield the number of rows of each page of a table's keys."""
+    statement: Any = cassandra.prepare(f"SELECT sequence_nr FROM {table}").bind(())
+    statement.fetch_size = PAGE_ROWS
+    page = cassandra.session.execute(statement, timeout=max(until - time.monotonic(), 0.1))
+    yield len(page.current_rows)
+    while page.has_more_pages:
+        page.fetch_next_page()
+        yield len(page.current_rows)
