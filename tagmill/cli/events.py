@@ -13,7 +13,6 @@ from tagmill.errors import TerminalError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tagmill.operations.work_size import few_events
     from tagmill.queries import ReadJournal
 
 SHOWN = (
@@ -51,6 +50,7 @@ def events(
 
     Give one of --tag and --persistence-id.
     """
+    from tagmill.operations.work_size import few_events
     from tagmill.queries import ReadJournal
     from tagmill.spark.errors import explained
     from tagmill.spark.session import spark_session
