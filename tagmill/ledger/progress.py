@@ -10,23 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
-
-import pyarrow as pa
 
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.domain import identifiers
 from tagmill.domain.continuity.model import Hole, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.errors import ForeignWriteTime
-from tagmill.ledger.progress_rows import READ_TOGETHER, READS_AT_ONCE, ROWS_AT_ONCE, SCHEMA, ProgressRows
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Partitions over which the holds of a tag are spread; one request reads them all. It must never change.
 HOLD_SHARDS = 16
 # Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
+# Keys that one request reads, and requests that are under way at once. Clusters with guardrails refuse requests
+# of more than 20 partitions.
+READ_TOGETHER, READS_AT_ONCE = 20, 16
 T = TypeVar("T")
 Key = tuple[str, str]
 
@@ -174,13 +177,15 @@ class ProgressStore:
         """
         return self.write_progress_rows(pipeline, run, _progress_tables(rows))
 
-    def write_progress_rows(self, pipeline: str, run: int, tables: Iterable[pa.Table]) -> int:
+    def write_progress_rows(self, pipeline: str, run: int, tables: "Iterable[pa.Table]") -> int:
         """Write progress that comes as tables (progress_rows.SCHEMA), read it back, and return how many rows it has.
 
         An `offset` that is null replaces one that an earlier run has written.
 
         Raises ForeignWriteTime.
         """
+        from tagmill.ledger.progress_rows import ProgressRows  # most users of the ledger need no Arrow
+
         written_at = self.write_times.of(pipeline, run)
         rows = ProgressRows(self.cassandra, self.ledger_keyspace, pipeline, run, written_at)
         count = 0
@@ -359,8 +364,12 @@ def shard(persistence_id: str) -> int:
     return sum(persistence_id.encode()) % HOLD_SHARDS
 
 
-def _progress_tables(rows: Iterable[tuple[str, str, Progress]]) -> Iterator[pa.Table]:
+def _progress_tables(rows: Iterable[tuple[str, str, Progress]]) -> "Iterator[pa.Table]":
     """Yield the progress of each (tag, persistence_id) as tables (progress_rows.SCHEMA)."""
+    import pyarrow as pa
+
+    from tagmill.ledger.progress_rows import ROWS_AT_ONCE, SCHEMA
+
     remaining = iter(rows)
     while part := list(islice(remaining, ROWS_AT_ONCE)):
         lines = (

@@ -10,12 +10,10 @@ import pyarrow as pa
 from tagmill.cassandra.bulk_writer import Target, write_rows
 from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
 from tagmill.domain import identifiers
+from tagmill.ledger.progress import READ_TOGETHER, READS_AT_ONCE, Key
 
 # Rows that are written and read back together.
 ROWS_AT_ONCE = 20_000
-# Keys that one request reads back, and requests that are under way at once. Clusters with guardrails refuse
-# requests of more than 20 partitions.
-READ_TOGETHER, READS_AT_ONCE = 20, 16
 SCHEMA = pa.schema(
     {
         "tag": pa.string(),
@@ -27,7 +25,6 @@ SCHEMA = pa.schema(
     }
 )
 VALUES = SCHEMA.names[2:]
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tagmill.domain.continuity.model import Progress
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 
-IDS = 60_000
+IDS = 30_000
 TICK = 17_952_444_000_000_000
 OFFSET = str(timeuuid.lowest(TICK))
 PROGRAM = """
