@@ -298,7 +298,7 @@ class SealOperator(JobOperator):
     """Runs spark_jobs/seal.py for a planned run.
 
     Args:
-        planned: what the plan task returned (run, fence, state).
+        planned: what the plan task returned (run, fence, state, and few_rows if Spark is not needed).
     """
 
     template_fields: Sequence[str] = ("planned",)

@@ -36,7 +36,7 @@ def plan(pipeline: str, context: Context) -> dict[str, Any]:
 
     If there is nothing to do, all tasks that follow are skipped, so that no JVM starts.
 
-    Out: run, fence, state, slices, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
+    Out: run, fence, state, slices, few_rows, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
     """
     from tagmill.delivery.tag_views import steps
 

@@ -107,7 +107,7 @@ def _params() -> dict[str, Param]:
 def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
     """Plan a run, or take over an unfinished one; if there is none, the tasks that follow are skipped.
 
-    Out: run, fence, state, records, more, message.
+    Out: run, fence, state, records, few_rows, more, message.
     """
     from tagmill.delivery.topics import steps
 
