@@ -16,6 +16,8 @@ from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
 
+pytestmark = pytest.mark.usefixtures("both_replications")
+
 
 def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
     """Return a function that replicates the journal and returns its report."""
@@ -64,7 +66,7 @@ FAR = 4_000_000_000_000
 
 
 @pytest.fixture(scope="module")
-def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
+def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[Told]:
     """Yield a journal whose topic was replicated in two polls, each with actions for its ids, in segments of
     two events.
     """
