@@ -25,10 +25,10 @@ from tagmill.kafka_journal.model import JOURNAL_KINDS
 from tagmill.kafka_journal.piece_files import BYTES_AT_ONCE, ROWS_AT_ONCE, PieceFiles
 from tagmill.kafka_journal.records import ENTRY, STATE, STATE_KEY, Decode, Records
 from tagmill.kafka_journal.staging import (
+    EVENT,
     FACTS,
     FOLDED,
     KEY,
-    MOMENT,
     PAYLOAD,
     STAGED,
     STANDS,
@@ -57,15 +57,16 @@ OF_APPEND = [
 ]
 OF_RECORD = [*FACTS, "old_segment"]
 OF_FOLD = [*KEY, "moved", "partitions", "dropped", "deletes", "segment_size", "record_id"]
-# Columns of journal, in the order of its partitions.
+# Columns of journal.
 EVENTS = pa.schema(
-    {
-        "id": pa.string(), "topic": pa.string(), "segment": pa.int64(), "seq_nr": pa.int64(), "partition": pa.int32(),
-        "offset": pa.int64(), "timestamp": MOMENT, "origin": pa.string(), "version": pa.string(), "meta_record_id": pa.string(),
-        "tags": pa.list_(pa.string()), "metadata": pa.string(), "payload_type": pa.string(), "payload_txt": pa.string(),
-        "payload_bin": pa.binary(), "headers": STAGED.field("headers").type,
-    }
-)  # fmt: skip
+    [
+        *(STAGED.field(name) for name in ("id", "topic", "segment", "partition", "offset", "timestamp")),
+        *(STAGED.field(name) for name in ("origin", "version", "metadata", "headers")),
+        *(EVENT.field(name) for name in ("seq_nr", "tags", *PAYLOAD)),
+        pa.field("meta_record_id", pa.string()),
+    ]
+)
+# The order of its partitions and of the rows in each.
 ROW_ORDER = itemgetter("topic", "id", "segment", "seq_nr")
 # Columns of an id without an existing entry.
 NO_ENTRY = dict.fromkeys(STANDS.values())

@@ -20,71 +20,102 @@ def compared(spark: Any) -> Iterator[list[str]]:
     """Compare both ways for each small piece in the block, also where one goes on with what the other staged; yield
     the names of what was compared and had rows.
     """
-    alike = list[str]()
-    stage, fold, differing = FewRecords.stage, FewRecords.fold, FewRecords.differing
+    ways = Ways(spark)
+    writes = {name: ways.writing(name) for name in ("write_delete_to", "write_events", "write_entries")}
+    doubled = {"stage": ways.staging(), "fold": ways.folding(), "differing": ways.differing(), **writes}
+    with patch.multiple(FewRecords, **doubled):
+        yield ways.alike
 
-    def note(what: str, here: Rows, by_spark: Rows) -> None:
-        assert here == by_spark, what
-        if here:
-            alike.append(what)
 
-    def both_stage(few: FewRecords, kafka: Any, ranges: Any, decode: Any) -> None:
-        stage(few, kafka, ranges, decode)
-        many = ManyRecords(spark, few.tables, _by_spark(few.piece))
-        many.stage(kafka, ranges, decode)
-        note("staged", _staged(few.piece), _staged(many.piece))
+class Ways:
+    """Makes methods of FewRecords that do the same with Spark, too, and compare."""
 
-    def both_fold(few: FewRecords, segment_size: int) -> None:
-        fold(few, segment_size)
-        counts, warnings = few.piece.counts()
-        for staged in (few.piece, _by_spark(few.piece)):
-            for way in (
-                ManyRecords(spark, few.tables, _refolded(staged)),
-                FewRecords(few.tables, _refolded(staged), few.many),
-            ):
-                (fold if isinstance(way, FewRecords) else ManyRecords.fold)(way, segment_size)
-                note("folded", _folded(few.piece), _folded(way.piece))
-                found, told = way.piece.counts()
-                assert (found, sorted(told)) == (counts, sorted(warnings))
-                newest = (few.piece.newest_overwritten(), way.piece.newest_overwritten())
-                assert len({found and found[1] for found in newest}) == 1
+    def __init__(self, spark: Any) -> None:
+        self.spark, self.alike = spark, list[str]()
 
-    def both_write(name: str) -> Any:
+    def staging(self) -> Any:
+        stage = FewRecords.stage
+
+        def both(few: FewRecords, *of_run: Any) -> None:
+            stage(few, *of_run)
+            many = self._many(few, _by_spark(few.piece))
+            many.stage(*of_run)
+            self._note("staged", _staged(few.piece), _staged(many.piece))
+
+        return both
+
+    def folding(self) -> Any:
+        fold = FewRecords.fold
+
+        def both(few: FewRecords, segment_size: int) -> None:
+            fold(few, segment_size)
+            for staged in (few.piece, _by_spark(few.piece)):
+                here = FewRecords(few.tables, _refolded(staged), few.many)
+                fold(here, segment_size)
+                many = self._many(few, _refolded(staged))
+                many.fold(segment_size)
+                for piece in (here.piece, many.piece):
+                    self._note("folded", _folded(few.piece), _folded(piece))
+                    assert _summary(few.piece) == _summary(piece)
+
+        return both
+
+    def writing(self, name: str) -> Any:
         write = getattr(FewRecords, name)
 
         def both(few: FewRecords, written_at: int) -> None:
-            here, by_spark, targets = list[Any](), list[Any](), list[Any]()
-
-            def take(_: Any, target: Any, batches: Any) -> None:
-                targets.append((target.keyspace, target.table, target.written_at))
-                here.extend(batches)
-
-            def take_of_spark(rows: Any, *target: Any, **_: Any) -> None:
-                targets.append(target)
-                folder = f"{few.piece.folder}/{name}-{uuid4().hex}"
-                rows.write.parquet(few.piece.files.url(folder))
-                by_spark.extend(few.piece._read(few.piece.files.parquet(folder), rows.columns))
-
             for piece in (few.piece, _by_spark(few.piece, few.piece.folds_folder)):
-                with patch.object(few_records, "write_rows", take):
-                    write(FewRecords(few.tables, piece, few.many), written_at)
-                with patch.object(many_records, "append", take_of_spark):
-                    getattr(ManyRecords(spark, few.tables, piece), name)(written_at)
-                note(name, _rows(here), _rows(by_spark))
-                assert len(set(targets)) == 1
+                here = self._here(FewRecords(few.tables, piece, few.many), write, written_at)
+                by_spark = self._by_spark(self._many(few, piece), name, written_at)
+                assert here[0] == by_spark[0]
+                self._note(name, here[1], by_spark[1])
             write(few, written_at)
 
         return both
 
-    def both_differing(few: FewRecords) -> Any:
-        wrong = differing(few)
-        assert (wrong is None) == (ManyRecords(spark, few.tables, few.piece).differing() is None)
-        return wrong
+    def _here(self, few: FewRecords, write: Any, written_at: int) -> tuple[list[Any], Rows]:
+        """Return the targets and the rows that this process would write."""
+        targets, batches = list[Any](), list[Any]()
 
-    names = ("write_delete_to", "write_events", "write_entries")
-    doubled = {"stage": both_stage, "fold": both_fold, "differing": both_differing}
-    with patch.multiple(FewRecords, **doubled, **{name: both_write(name) for name in names}):
-        yield alike
+        def take(_: Any, target: Any, some: Any) -> None:
+            targets.append((target.keyspace, target.table, target.written_at))
+            batches.extend(some)
+
+        with patch.object(few_records, "write_rows", take):
+            write(few, written_at)
+        return targets, _rows(batches)
+
+    def _by_spark(self, many: ManyRecords, name: str, written_at: int) -> tuple[list[Any], Rows]:
+        """Return the targets and the rows that Spark would write, by way of files."""
+        targets, batches = list[Any](), list[Any]()
+
+        def take(rows: Any, *target: Any, **_: Any) -> None:
+            targets.append(target)
+            piece, folder = many.piece, f"{many.piece.folder}/{name}-{uuid4().hex}"
+            rows.write.parquet(piece.files.url(folder))
+            batches.extend(piece._read(piece.files.parquet(folder), rows.columns))
+
+        with patch.object(many_records, "append", take):
+            getattr(many, name)(written_at)
+        return targets, _rows(batches)
+
+    def differing(self) -> Any:
+        differing = FewRecords.differing
+
+        def both(few: FewRecords) -> Any:
+            wrong = differing(few)
+            assert (wrong is None) == (self._many(few, few.piece).differing() is None)
+            return wrong
+
+        return both
+
+    def _many(self, few: FewRecords, piece: PieceFiles) -> ManyRecords:
+        return ManyRecords(self.spark, few.tables, piece)
+
+    def _note(self, what: str, here: Rows, by_spark: Rows) -> None:
+        assert here == by_spark, what
+        if here:
+            self.alike.append(what)
 
 
 def _by_spark(piece: PieceFiles, folds: str | None = None) -> PieceFiles:
@@ -107,6 +138,12 @@ def _staged(piece: PieceFiles) -> Rows:
 
 def _folded(piece: PieceFiles) -> Rows:
     return _rows(piece.folds(FOLDED.names))
+
+
+def _summary(piece: PieceFiles) -> tuple[Any, ...]:
+    """Return the counts, the warnings, and the latest write time of the entries that are written over."""
+    (counts, told), newest = piece.counts(), piece.newest_overwritten()
+    return counts, sorted(told), newest and newest[1]
 
 
 def _rows(batches: Iterable[Any]) -> Rows:
