@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.errors import GuardRefused, SealedFileDamaged, StoreUnavailable
 from tagmill.kafka.partitioner import partition_of
 from tagmill.kafka_journal.replicate import pending, replicate
 from tagmill.kafka_journal.staging import LONGEST_ID
@@ -23,6 +23,7 @@ from tests.support.kafka import (
     Topic,
     append_header,
     binary,
+    create,
     delete,
     header,
     lose,
@@ -390,6 +391,25 @@ def test_replicate_records_that_go_seal_nothing(kafka_journal):
     assert report.counts.records == 1 and "begins at offset 2" in report.warnings[0]
 
 
+def test_replicate_topic_shorter_than_planned_seals_nothing(kafka_journal, kafka):
+    """Make the topic anew, with fewer records, between the plan and the reading: nothing is sealed."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS), journal.topic()
+    schema.apply(settings)
+    first_actions(topic)
+
+    def reached(instant: str) -> None:
+        if instant == "replicate.planned":
+            delete(kafka.port, topic.name)
+            create(kafka.port, topic.name)
+            topic.append("another", [(1, 1)])
+            topic.flush()
+
+    with patch.object(checkpoints, "reached", reached), pytest.raises(StoreUnavailable, match="did not come"):
+        replicate(settings, journal.name, owner="o", spark=no_spark)
+    assert journal.rows() == [] and journal.pointers() == {}
+
+
 def test_replicate_new_partitions_keep_order_of_moved_id(kafka_journal, spark):
     """Read topics and partitions that appear later, and apply the actions of an id that moves in their
     order.
@@ -651,7 +671,6 @@ def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
 
 def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     from tagmill.kafka_journal.replicate import status
-    from tests.support.kafka import create, delete
 
     journal = kafka_journal()
     run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
@@ -687,7 +706,6 @@ def test_topic_behind_old_entries_is_refused(kafka_journal, kafka, stack, spark)
     hide its first records, and replicated into tables that were made anew, too.
     """
     from tagmill.kafka_journal.replicate import status
-    from tests.support.kafka import create, delete
 
     journal = kafka_journal()
     run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
