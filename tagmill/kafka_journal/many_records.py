@@ -34,10 +34,11 @@ from tagmill.spark.connector import await_tables, table
 
 
 class ManyRecords:
-    """Records that Spark reads and writes."""
+    """Records that Spark reads and writes, once it knows tables that were just made."""
 
     def __init__(self, spark: SparkSession, tables: KafkaJournalTables, piece: PieceFiles) -> None:
         self.spark, self.tables, self.piece = spark, tables, piece
+        await_tables(spark, tables.name, {name: list(columns) for name, columns in ADDED.items()})
 
     def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
         """See Records."""
@@ -50,7 +51,6 @@ class ManyRecords:
 
     def fold(self, segment_size: int) -> None:
         """See Records."""
-        await_tables(self.spark, self.tables.name, {name: list(columns) for name, columns in ADDED.items()})
         staged = self._staged()
         stands = entries(self.spark, self.tables.name, staged)
         self._write(folded(staged, stands, segment_size), self.piece.folds_folder)

@@ -299,12 +299,11 @@ class _Attempt:
             self.times,
             self.tell,
         )
+        letters = DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
         with way_out(self.name):
             writing.write()
-        if manifest.counts.unreadable:
-            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(
-                piece.dead_letters()
-            )
+            if manifest.counts.unreadable:
+                letters.add(piece.dead_letters())
         self._point(manifest.ranges, row.written_at + 1)
         for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
             self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")

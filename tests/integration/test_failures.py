@@ -432,7 +432,7 @@ def test_kafka_journal_jobs_spark_fails_one_line(
     code, out, _ = tagmill(journal.file, "status", "--json")
     assert (code == 3 and ": replicate: " in out) or not every, out
     one.file = tmp_path / f"{one.name}.toml"
-    one.configure(kind="kafka_journal_events", keyspace=journal.name)
+    one.configure(kind="kafka_journal_events", keyspace=journal.name, small_run_rows=0)
     one.applied()
     before = contents()
     spark_fails(one, monkeypatch, tmp_path, every, ("run deliver",), ("seal",))
