@@ -162,6 +162,16 @@ def both_seals(spark: Any) -> Iterator[None]:
     assert alike
 
 
+@pytest.fixture(scope="module")
+def both_replications(spark: Any) -> Iterator[None]:
+    """Replicate each small piece of a module with Spark, too, and compare."""
+    from tests.support.few_records import compared
+
+    with compared(spark) as alike:
+        yield
+    assert {"staged", "folded", "write_events", "write_entries"} <= set(alike)
+
+
 @pytest.fixture
 def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
     """Yield damaged_journal(cases), which makes one journal of damaged fixtures (tests.support.damage);

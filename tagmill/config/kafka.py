@@ -176,6 +176,13 @@ class KafkaJournalSettings(Section):
         description="Records of Kafka that one run reads at most. A backlog takes several runs.",
         examples=[5000000],
     )
+    small_run_rows: int = Field(
+        20_000,
+        ge=0,
+        le=20_000,
+        description="Records up to which a run is replicated without Spark; 0: always with Spark.",
+        examples=[20000],
+    )
     lock_seconds: int = Field(
         120,
         ge=5,

@@ -361,6 +361,8 @@ class Kafka:
                 error, offset = message.error(), message.offset()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
+                if error is not None and offset < span.end:
+                    continue  # A leader that is behind, or a log that was cut off: these are not all records.
                 if error is None and offset < span.end:
                     yield _record(message)
                 if error is not None or offset >= span.end - 1:

@@ -10,21 +10,24 @@ the same timestamp. Pointers are written last, so what was not finished is read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import TagmillError, TopicRecreated, about_pipeline
+from tagmill.errors import SealedFileDamaged, TagmillError, TopicRecreated, about_pipeline
 from tagmill.kafka.client import Kafka, Place, Span
 from tagmill.kafka.offset_ranges import Range, capped, places, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.kafka.set_apart import Apart, within
 from tagmill.kafka_journal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
-from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables, Pointer
+from tagmill.kafka_journal.piece_files import PieceFiles
+from tagmill.kafka_journal.records import Records
+from tagmill.kafka_journal.tables import KafkaJournalTables, Pointer
 from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
 from tagmill.ledger.attempts import counted
 from tagmill.ledger.dead_letters import DeadLetters
@@ -37,14 +40,12 @@ from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.runs.workspace import Workspace, open_workspace, silent
-from tagmill.spark.materialize import materialize
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tagmill.kafka_journal.pieces import Move
 
-NAMED_WARNINGS = 20
 # The table whose entries say what is replicated.
 ENTRIES = ("metajournal",)
 # The latest write time that Cassandra can store, in microseconds.
@@ -227,13 +228,14 @@ class _Attempt:
         """Return the ranges of the next piece to replicate, none if everything is replicated, and
         warnings.
         """
-        from tagmill.kafka_journal.pieces import cut, find_moves
-
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
         pieces = capped(ranges, self.pipeline.max_records_per_run)
         if pieces == ranges:
             return pieces, warnings
+
+        from tagmill.kafka_journal.pieces import cut, find_moves
+
         if self.moves is None:
             self.tell("looking for ids that moved between partitions")
             self.moves = find_moves(self.spark(), self.kafka, ranges, self.partitions)
@@ -242,43 +244,30 @@ class _Attempt:
     def _seal(
         self, ranges: list[Range], warnings: list[str], row: ReplicationRow
     ) -> tuple[Manifest, ReplicationRow]:
-        from tagmill.kafka.spark_source import with_records
-        from tagmill.kafka_journal import staging
-        from tagmill.spark.connector import await_tables
+        from tagmill.kafka_journal.staging import decoded
 
-        folder, spark, largest = (
-            f"{self.home}/attempt-{uuid4().hex[:12]}",
-            self.spark(),
-            self.cassandra.largest_row,
-        )
-        url = self.files.url(folder)
+        piece = PieceFiles(self.files, f"{self.home}/attempt-{uuid4().hex[:12]}")
+        records = self._records(ranges, piece)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
         apart = Apart(records=within(self.apart.items(Kind.RECORD), ranges))
-        staged = with_records(
-            spark,
-            self.kafka,
-            ranges,
-            lambda raw: materialize(
-                staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"
-            ),
-        )
+        largest = self.cassandra.largest_row
+        decode = partial(decoded, partitions=self.partitions, largest=largest, apart=apart.reasons)
+        records.stage(self.kafka, ranges, decode)
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
-        await_tables(spark, self.pipeline.keyspace, {name: list(columns) for name, columns in ADDED.items()})
-        stands = staging.entries(spark, self.pipeline.keyspace, staged)
-        folds = materialize(staging.folded(staged, stands, self.pipeline.segment_size), f"{url}/folds")
-        counts, found = _counts(staged, folds)
-        written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
+        records.fold(self.pipeline.segment_size)
+        counts, found = piece.counts()
+        written_at, told = self.times.choose(self._newest(piece), row.written_at + 2)
         manifest = Manifest(
             replication=row.replication + 1,
-            folder=folder,
+            folder=piece.folder,
             written_at=written_at,
             ranges=ranges,
             counts=counts,
             warnings=[*warnings, *apart.warnings(), *found, *told],
         )
-        file = f"{folder}/manifest.json"
+        file = f"{piece.folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
         checkpoints.reached("replicate.before_commit")
         sealed = self.replications.seal(row, file, sha256, manifest.written_at)
@@ -289,12 +278,20 @@ class _Attempt:
         """Write everything that a sealed replication says, the pointers last, and finish the replication."""
         from tagmill.kafka_journal.writer import Writing
 
+        piece = PieceFiles(self.files, manifest.folder)
         writing = Writing(
-            self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell
+            self._records(manifest.ranges, piece),
+            piece,
+            self.tables,
+            manifest.counts,
+            row.written_at,
+            self.times,
+            self.tell,
         )
-        writing.write()
-        if manifest.counts.unreadable:
-            self.workspace.store(DeadLetters).add(writing.dead_letters())
+        with way_out(self.name):
+            writing.write()
+            if manifest.counts.unreadable:
+                self.workspace.store(DeadLetters).add(piece.dead_letters())
         self._point(manifest.ranges, row.written_at + 1)
         for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
             self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
@@ -303,19 +300,25 @@ class _Attempt:
         self._sweep()
         return done
 
-    def _newest(self, folds: DataFrame) -> Overwritten | None:
-        """Return the entry with the latest write time among those that are written over; None if none is."""
-        from pyspark.sql import functions as F
+    def _records(self, ranges: Sequence[Range], piece: PieceFiles) -> Records:
+        """Return the records of a piece: as this process reads them if they are few, else as Spark does."""
+        from tagmill.kafka_journal.few_records import FewRecords
 
-        changing = folds.where("(moved OR purged) AND overwritten IS NOT NULL")
-        row = changing.agg(F.max_by(F.struct("id", "overwritten"), "overwritten").alias("newest")).collect()[
-            0
-        ]["newest"]
-        return (
-            Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"])
-            if row
-            else None
-        )
+        def many() -> Records:
+            from tagmill.kafka_journal.many_records import ManyRecords
+
+            return ManyRecords(self.spark(), self.tables, piece)
+
+        if sum(one.end - one.first for one in ranges) > self.pipeline.small_run_rows:
+            return many()
+        return FewRecords(self.tables, piece, many)
+
+    def _newest(self, piece: PieceFiles) -> Overwritten | None:
+        """Return the entry with the latest write time among those that are written over; None if none is."""
+        newest = piece.newest_overwritten()
+        if newest is None:
+            return None
+        return Overwritten(f"the row of id {newest[0]!r} in {self.tables.name}.metajournal", newest[1])
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
         """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused
@@ -346,15 +349,14 @@ class _Attempt:
 
     @contextmanager
     def _fenced(self, fence: int) -> Iterator[None]:
-        """Raise FenceRaised in place of an unexpected error if another process took over: it may have removed
-        this attempt's files.
+        """Raise FenceRaised in place of an unexpected error, or of a missing file, if another process took over:
+        it may have removed this attempt's files.
         """
         try:
             yield
-        except TagmillError:
-            raise
-        except Exception:
-            self.replications.current(fence)
+        except Exception as error:
+            if not isinstance(error, TagmillError) or isinstance(error, SealedFileDamaged):
+                self.replications.current(fence)
             raise
 
 
@@ -392,42 +394,6 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
     of = f"replication {row.replication} of {row.pipeline}"
     with way_out(row.pipeline):
         return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
-
-
-def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:
-    from pyspark.sql import functions as F
-
-    found = staged.groupBy("kind").agg(
-        F.count("*").alias("records"),
-        F.sum(F.size("events")).alias("events"),
-        F.count("warning").alias("warnings"),
-    )
-    by_kind = {row["kind"]: row for row in found.collect()}
-
-    def count(kind: str) -> int:
-        return int(by_kind[kind]["records"]) if kind in by_kind else 0
-
-    ids = folds.agg(
-        F.count("*").alias("ids"), F.coalesce(F.sum("applied"), F.lit(0)).alias("applied")
-    ).collect()[0]
-    warned = (
-        staged.where("warning IS NOT NULL").select("topic", "id", "warning").limit(NAMED_WARNINGS).collect()
-    )
-    append: Any = by_kind.get("append")
-    counts = Counts(
-        records=sum(int(row["records"]) for row in by_kind.values()),
-        appends=count("append"),
-        deletes=count("delete"),
-        purges=count("purge"),
-        marks=count("mark"),
-        skipped=count("none"),
-        unreadable=count("broken"),
-        applied=ids["applied"],
-        events=int(append["events"]) if append else 0,
-        ids=ids["ids"],
-        warnings=int(append["warnings"]) if append else 0,
-    )
-    return counts, [f"topic {row['topic']}, id {row['id']}: {row['warning']}" for row in warned]
 
 
 def _sum(done: list[Manifest]) -> Counts:

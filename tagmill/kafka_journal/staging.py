@@ -1,30 +1,26 @@
-"""Decode the records of a replication in Spark, then fold them, id by id, into what they change.
+"""Decode the records of a replication, then fold them, id by id, into what they change.
 
-Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was
-written, byte for byte, and the rules are those that a single id's query uses (docs/decisions/0019).
+Both are Python over Arrow batches, in Spark's workers or in this process, not Spark expressions: a payload has to
+stay as it was written, byte for byte, and the rules are those that a single id's query uses (docs/decisions/0019).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from tagmill.cassandra.write_limits import BESIDE_CELL, LARGEST_NAME
-from tagmill.kafka.partitioner import HOME, layout_of
+from tagmill.kafka.partitioner import layout_of
 from tagmill.kafka.set_apart import Place
 from tagmill.kafka_journal import wire_format
 from tagmill.kafka_journal.fold import Entry, Fold, Record, entry_segments
-from tagmill.kafka_journal.model import JOURNAL_KINDS
 from tagmill.kafka_journal.tables import uuid
-from tagmill.spark.arrow_chunks import in_python
-from tagmill.spark.connector import table
 
 KEY = ["topic", "id"]
+# Rows of FOLDED that are made into one batch.
+ROWS_AT_ONCE = 1000
 NOTHING: Mapping[Place, str] = {}
 EVENT = pa.struct(
     {
@@ -93,27 +89,14 @@ AFTERWARDS = (
 )  # fmt: skip
 
 
-def schema_of(columns: pa.Schema) -> StructType:
-    """Return the Spark schema of Arrow columns."""
-    return from_arrow_schema(columns)
-
-
 def decoded(
-    raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING
-) -> DataFrame:
-    """Decode records into STAGED, one row a record.
-
-    In: tagmill.kafka.spark_source.kafka_records; how many partitions each topic has; how many bytes a row of
-    Cassandra may have; why records are set apart.
-    """
-    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    work = partial(_decode, partitions=partitions, largest=largest, apart=dict(apart))
-    return in_python(read, work, schema_of(STAGED))
-
-
-def _decode(
     batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str]
 ) -> Iterator[pa.RecordBatch]:
+    """Decode records into STAGED, one row a record.
+
+    In: topic, partition, offset, timestamp, key, value, headers; how many partitions each topic has; how many bytes a
+    row of Cassandra may have; why records are set apart.
+    """
     for batch in batches:
         records_of_batch = (
             decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist()
@@ -233,52 +216,24 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "backslashreplace")
 
 
-def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
-    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those
-    in segments of older rows.
+def outcomes(records: Iterable[dict[str, Any]], segment_size: int) -> Iterator[dict[str, Any]]:
+    """Fold records (FACTS and STANDS) into rows of FOLDED.
+
+    The records of an id follow each other, in the order of its partitions (in_turn of pieces.py) and their offsets.
     """
-    keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
-    entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
-    rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
-    today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
-    older = (
-        keys.select(*KEY, F.col("old_segment").alias("segment"))
-        .join(rows, [*KEY, "segment"])
-        .join(today, KEY, "left_anti")
-    )
-    both = today.unionByName(older)
-    return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
-
-
-def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
-    """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
-    of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
-    first = F.unix_micros(F.min("timestamp").over(in_partition))
-    # Sorting by this puts an id's partitions into the same order as moved.in_turn.
-    turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
-    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
-    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
-    in_order = known.sortWithinPartitions(*KEY, "turn", "partition", "offset")
-    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), schema_of(FOLDED))
-
-
-def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
-    """Fold sorted records into rows of FOLDED: the records of an id follow each other, and may go on in the
-    next batch.
-    """
-    first: dict[str, Any] | None = None
-    fold, applied = Fold(None, segment_size), 0
-    for batch in batches:
-        done = []
-        for row in batch.to_pylist():
-            if first is None or (row["topic"], row["id"]) != (first["topic"], first["id"]):
-                if first is not None:
-                    done.append(_outcome(first, fold, applied))
-                first, fold, applied = row, Fold(_entry(row), segment_size), 0
+    for _, of_id in groupby(records, itemgetter(*KEY)):
+        first = next(of_id)
+        fold, applied = Fold(_entry(first), segment_size), 0
+        for row in chain((first,), of_id):
             applied += not fold.add(_record(row))
-        yield pa.RecordBatch.from_pylist(done, FOLDED)
-    if first is not None:
-        yield pa.RecordBatch.from_pylist([_outcome(first, fold, applied)], FOLDED)
+        yield _outcome(first, fold, applied)
+
+
+def in_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of at most ROWS_AT_ONCE."""
+    left = iter(rows)
+    while some := list(islice(left, ROWS_AT_ONCE)):
+        yield pa.RecordBatch.from_pylist(some, schema)
 
 
 def _entry(row: dict[str, Any]) -> Entry | None:
@@ -342,52 +297,3 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
 
 def _position(at: Any) -> dict[str, int]:
     return {"turn": at.turn, "offset": at.offset}
-
-
-def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
-    """Return the rows of `journal` to write, in the order of its partitions.
-
-    In: STAGED and FOLDED of the same replication.
-    """
-    chosen = folds.where("moved").select(
-        *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
-    )
-    appends = staged.where(F.col("kind") == "append").drop(
-        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
-    )
-    at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
-    kept = (
-        appends.join(chosen, KEY)
-        .withColumn("at", at)
-        .where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
-    )
-    # Of all deletes behind a record, the first one has the highest bound.
-    deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
-    events = (
-        kept.withColumn("deleted_to", deleted_to)
-        .withColumn("event", F.explode("events"))
-        .where("event.seq_nr > deleted_to")
-    )
-    return events.select(
-        "id",
-        "topic",
-        F.expr("(event.seq_nr - 1) div segment_size").alias("segment"),
-        "event.seq_nr",
-        "partition",
-        "offset",
-        "timestamp",
-        "origin",
-        "version",
-        "meta_record_id",
-        "event.tags",
-        "metadata",
-        *(f"event.{name}" for name in PAYLOAD),
-        "headers",
-    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")
-
-
-def _behind(at: Column) -> Any:
-    def behind(delete: Column) -> Column:
-        return delete["at"] > at
-
-    return behind

@@ -190,6 +190,17 @@ class KafkaJournalTables:
         rows = self.cassandra.stream(self._select(columns, "metajournal"))
         yield from self._whole(rows, columns, "metajournal")
 
+    def entries_of(self, keys: Iterable[tuple[str, int, str]]) -> Iterator[Any | None]:
+        """Yield for each (topic, segment, id) its row of metajournal (ENTRY, and `written`, its write time in
+        microseconds), or None; the tables must have all columns.
+        """
+        found = self.cassandra.execute_many(
+            f"SELECT {', '.join(ENTRY)}, WRITETIME(offset) AS written FROM {self.keyspace}.metajournal"
+            " WHERE topic = ? AND segment = ? AND id = ?",
+            keys,
+        )
+        return (rows[0] if rows else None for rows in found)
+
     def entry(self, topic: str, segments: Iterable[int], key: str) -> Any | None:
         """Return a key's row of metajournal (ENTRY) from the first of these segments that has one; None: none
         has.

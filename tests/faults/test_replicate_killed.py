@@ -16,19 +16,24 @@ from tests.support.kafka import KafkaJournal, Topic
 from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
 
+BOTH_WAYS = pytest.mark.parametrize("replicated", [20_000, 0], ids=["here", "by Spark"], indirect=True)
 # tests/integration/test_kafka_journal_random.py covers the instants between these by crashes, too.
 CRASHED, KILLED = "replicate.after_commit", "replicate.after_events"
 
 
 @pytest.fixture
-def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterator[Callable[..., Any]]:
+def replicated(
+    kafka_journal: Callable[[], KafkaJournal], spark: Any, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Any]]:
     """Return replicated(at=instant), which starts the command on a journal with every kind of action.
 
     Its attributes `.journal` and `.topic` are the journal and the topic; `.here()` replicates in this
-    process, with the session that all tests share, and `.crash(instant)` crashes there.
+    process, with the session that all tests share, and `.crash(instant)` crashes there. Its parameter is
+    small_run_rows.
     """
     journal = kafka_journal()
-    settings = journal.settings(SHORT_LIVED, segment_size=2)
+    small_run_rows = getattr(request, "param", 20_000)
+    settings = journal.settings(SHORT_LIVED, segment_size=2, small_run_rows=small_run_rows)
     schema.apply(settings)
     commands: list[Command] = []
 
@@ -99,6 +104,7 @@ def expect_all(journal: KafkaJournal) -> None:
     }
 
 
+@BOTH_WAYS
 @pytest.mark.timeout(900)
 def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
     """Crash a replication before its writes and kill one in them: `status` says so until the next one has
@@ -139,6 +145,7 @@ def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> No
     consumer.close()
 
 
+@BOTH_WAYS
 @pytest.mark.long
 def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None:
     """Wake a frozen replication after two others have finished it and gone further."""
@@ -157,6 +164,7 @@ def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
 
 
+@BOTH_WAYS
 @pytest.mark.long
 def test_replicate_broker_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
     """Restart the broker behind the plan; the same command ends well."""

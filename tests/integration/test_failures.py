@@ -409,7 +409,7 @@ def test_kafka_journal_jobs_spark_fails_one_line(
     """Replicate, purge and deliver a Kafka Journal while Spark or Kafka fails in each way."""
     journal = kafka_journal()
     journal.ledger = own_ledger
-    settings = journal.settings(FEW_ROWS)
+    settings = journal.settings(FEW_ROWS, small_run_rows=0)
     schema.apply(settings)
     topic = journal.topic()
     topic.append("cart", [(1, {"a": 1})], tags=["red"], expire_after="1 day")
@@ -432,8 +432,41 @@ def test_kafka_journal_jobs_spark_fails_one_line(
     code, out, _ = tagmill(journal.file, "status", "--json")
     assert (code == 3 and ": replicate: " in out) or not every, out
     one.file = tmp_path / f"{one.name}.toml"
-    one.configure(kind="kafka_journal_events", keyspace=journal.name)
+    one.configure(kind="kafka_journal_events", keyspace=journal.name, small_run_rows=0)
     one.applied()
     before = contents()
     spark_fails(one, monkeypatch, tmp_path, every, ("run deliver",), ("seal",))
     assert_unchanged(before, contents())
+
+
+def test_few_records_driver_fails_one_line(kafka_journal, monkeypatch, own_ledger) -> None:
+    """Replicate few records while Kafka, Cassandra or the disk fails in each way, before the commit and behind it;
+    the same command then ends well.
+    """
+    monkeypatch.setattr(session, "session", breaking.Broken(AssertionError("Spark is not needed")))
+    journal = kafka_journal()
+    journal.ledger = own_ledger
+    settings, topic = journal.settings(FEW_ROWS), journal.topic()
+    schema.apply(settings)
+    for key in ("stays", "goes"):
+        topic.append(key, [(1, key)])
+    topic.flush()
+    assert tagmill(journal.file, "kafka-journal", "replicate", "--pipeline", journal.name)[0] == 0
+    topic.append("stays", [(2, "again")])
+    topic.purge("goes")
+    topic.flush()
+
+    def contents() -> dict[str, Any]:
+        return breaking.contents(topic_session, settings, (journal.name,))
+
+    topic_session, table = journal.stack.session, rf'"?{journal.name}"?\.'
+    before = contents()
+    reading = {"kafka": "", "cassandra": rf"FROM {table}metajournal", "disk": "records|folds|manifest"}
+    fails_in_drivers(settings, journal.file, "kafka-journal replicate", (), reading)
+    assert_unchanged(before, contents())
+    writing = rf"DELETE FROM {table}journal|INSERT INTO {table}pointer2"
+    fails_in_drivers(settings, journal.file, "kafka-journal replicate", (), {"cassandra": writing})
+    fails_in_drivers(settings, journal.file, "kafka-journal replicate", (), {"disk": "records|folds"})
+    assert tagmill(journal.file, "kafka-journal", "replicate", "--pipeline", journal.name)[0] == 0
+    found = [(row["id"], row["seq_nr"]) for row in journal.rows()]
+    assert found == [("stays", 1), ("stays", 2)] and list(journal.entries()) == ["stays"]

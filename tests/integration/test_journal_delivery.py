@@ -35,7 +35,7 @@ from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
 
 
 @pytest.fixture(scope="module", autouse=True)
-def both_ways(spark):
+def both_ways(spark, both_replications):
     """Find the touched entries of each small run with Spark, too, and compare."""
     compared, by_this_process = [], source.staged_here
 

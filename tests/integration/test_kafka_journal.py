@@ -4,19 +4,37 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import RecordsLost, TopicRecreated
+from tagmill.errors import GuardRefused, RecordsLost, SealedFileDamaged, StoreUnavailable, TopicRecreated
 from tagmill.kafka.partitioner import partition_of
-from tagmill.kafka_journal.replicate import replicate
+from tagmill.kafka_journal.replicate import pending, replicate
 from tagmill.kafka_journal.staging import LONGEST_ID
 from tagmill.ledger import schema
+from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.errors import raises
-from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
+from tests.support.kafka import (
+    KafkaJournal,
+    Topic,
+    append_header,
+    binary,
+    create,
+    delete,
+    header,
+    lose,
+    made,
+    moment,
+)
+from tests.support.leases import free_lease
+from tests.support.topics import Crashed, crashing
+
+pytestmark = pytest.mark.usefixtures("both_replications")
 
 
 def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
@@ -66,7 +84,7 @@ FAR = 4_000_000_000_000
 
 
 @pytest.fixture(scope="module")
-def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
+def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[Told]:
     """Yield a journal whose topic was replicated in two polls, each with actions for its ids, in segments of
     two events.
     """
@@ -234,7 +252,7 @@ def test_pointers_name_the_last_record_that_was_read(told):
 
 def test_replicate_nothing_new_starts_no_spark(kafka_journal):
     """Start no Spark session while nothing is new; `status` counts the records that wait."""
-    from tagmill.kafka_journal.replicate import pending, status
+    from tagmill.kafka_journal.replicate import status
 
     journal = kafka_journal()
     topic = journal.topic("a", 2)
@@ -253,6 +271,144 @@ def test_replicate_nothing_new_starts_no_spark(kafka_journal):
         (0, None, 0, 0),
         (1, None, 1, 1),
     ]
+
+
+def every_action(topic: Topic) -> None:
+    """Send a second poll with every action, of ids that `first_actions` has sent, and an unreadable record."""
+    topic.append("goes on", [(3, 3), (4, 4)], tags=["t"], expire_after="1 day")
+    topic.delete("goes on", 1)
+    topic.purge("ends")
+    topic.purge("begins again")
+    topic.append("begins again", [(1, "new")])
+    topic.mark("goes on")
+    topic.send("goes on", b"cut", [append_header(5, 5)])
+    topic.flush()
+
+
+def first_actions(topic: Topic) -> None:
+    for key in ("goes on", "ends", "begins again"):
+        topic.append(key, [(1, 1), (2, 2)])
+    topic.flush()
+
+
+def expect_every_action(journal: KafkaJournal) -> None:
+    """Assert that the tables hold what both polls leave."""
+    found = [(row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()]
+    assert found == [("begins again", 1, '"new"'), *(("goes on", n, str(n)) for n in (2, 3, 4))]
+    entries = {key: (row["seq_nr"], row["delete_to"]) for key, row in journal.entries().items()}
+    assert entries == {"begins again": (1, None), "goes on": (4, 1)}
+
+
+def no_spark() -> Any:
+    pytest.fail("Spark was started")
+
+
+def test_replicate_few_records_starts_no_spark(kafka_journal):
+    """Replicate all actions, dead letters, and a piece of which no record is left, without Spark."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS), journal.topic()
+    schema.apply(settings)
+
+    def run(**options: Any) -> Any:
+        return replicate(settings, journal.name, owner="o", spark=no_spark, **options)
+
+    first_actions(topic)
+    assert run().counts.events == 6
+    every_action(topic)
+    assert run().counts.unreadable == 1
+    expect_every_action(journal)
+    topic.append("goes on", [(5, 5)])
+    topic.flush()
+    lose(journal.port, topic.name, 0, 11)
+    assert "1 records" in run(accept_lost=True).warnings[0] and journal.pointers() == {(topic.name, 0): 10}
+    expect_every_action(journal)
+
+
+@pytest.mark.parametrize(
+    "instant", ["replicate.after_commit", "replicate.after_events", "replicate.before_end"]
+)
+@pytest.mark.parametrize("sealed_by", [0, 20_000], ids=["sealed by Spark", "sealed here"])
+def test_replicate_finishes_what_other_way_sealed(kafka_journal, spark, sealed_by, instant):
+    """Crash behind the commit of one way, and finish the piece the other way: the rows are the same."""
+    journal = kafka_journal()
+    topic, ways = journal.topic(), {of: journal.settings(FEW_ROWS, small_run_rows=of) for of in (0, 20_000)}
+    schema.apply(ways[0])
+
+    def run(small_run_rows: int) -> Any:
+        session = no_spark if small_run_rows else lambda: spark
+        return replicate(ways[small_run_rows], journal.name, owner="o", spark=session)
+
+    first_actions(topic)
+    run(sealed_by)
+    every_action(topic)
+    with crashing(instant), pytest.raises(Crashed):
+        run(sealed_by)
+    free_lease(journal.stack.session, journal.name)
+    report = run(20_000 - sealed_by)
+    assert (report.replications, report.counts.unreadable) == (1, 1)
+    expect_every_action(journal)
+    assert journal.pointers() == {(topic.name, 0): 9}
+
+
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+@pytest.mark.parametrize("part", ["records", "folds"])
+def test_replicate_lost_sealed_files_move_no_pointer(kafka_journal, spark, part, small_run_rows):
+    """Lose files of a sealed piece: nothing is written, pointers stay, and the line names a way on."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS, small_run_rows=small_run_rows), journal.topic()
+    schema.apply(settings)
+    first_actions(topic)
+
+    def run() -> Any:
+        return replicate(settings, journal.name, owner="o", spark=lambda: spark)
+
+    with crashing("replicate.after_commit"), pytest.raises(Crashed):
+        run()
+    free_lease(journal.stack.session, journal.name)
+    (folder,) = Path(settings.storage.root, journal.name, "replications").glob(f"attempt-*/{part}")
+    for file in folder.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(SealedFileDamaged, match=rf"{part} has 0 rows, and 3 were sealed.*run give-up"):
+        run()
+    assert journal.rows() == [] and journal.entries() == {} and journal.pointers() == {}
+
+
+def test_replicate_records_that_go_seal_nothing(kafka_journal):
+    """Lose records between the plan and the reading: the run seals nothing, and the next one counts them."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS), journal.topic()
+    schema.apply(settings)
+    first_actions(topic)
+
+    def reached(instant: str) -> None:
+        if instant == "replicate.planned":
+            lose(journal.port, topic.name, 0, 2)
+
+    with patch.object(checkpoints, "reached", reached):
+        with pytest.raises(GuardRefused, match=r"records went while they were read\. Nothing was sealed"):
+            replicate(settings, journal.name, owner="o", spark=no_spark)
+    assert journal.pointers() == {} and pending(settings, journal.name)
+    report = replicate(settings, journal.name, owner="o", spark=no_spark)
+    assert report.counts.records == 1 and "begins at offset 2" in report.warnings[0]
+
+
+def test_replicate_topic_shorter_than_planned_seals_nothing(kafka_journal, kafka):
+    """Make the topic anew, with fewer records, between the plan and the reading: nothing is sealed."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS), journal.topic()
+    schema.apply(settings)
+    first_actions(topic)
+
+    def reached(instant: str) -> None:
+        if instant == "replicate.planned":
+            delete(kafka.port, topic.name)
+            create(kafka.port, topic.name)
+            topic.append("another", [(1, 1)])
+            topic.flush()
+
+    with patch.object(checkpoints, "reached", reached), pytest.raises(StoreUnavailable, match="did not come"):
+        replicate(settings, journal.name, owner="o", spark=no_spark)
+    assert journal.rows() == [] and journal.pointers() == {}
 
 
 def test_replicate_new_partitions_keep_order_of_moved_id(kafka_journal, spark):
@@ -469,8 +625,7 @@ def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, sp
 
 def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
     """Count records that Kafka has lost, refuse to go on, and skip them only with --accept-lost."""
-    from tagmill.kafka_journal.replicate import pending, status
-    from tests.support.kafka import lose
+    from tagmill.kafka_journal.replicate import status
 
     journal = kafka_journal()
     run, topic, settings = replicator(journal, spark), journal.topic(partitions=2), journal.settings(FEW_ROWS)
@@ -516,8 +671,7 @@ def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
 
 
 def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
-    from tagmill.kafka_journal.replicate import pending, status
-    from tests.support.kafka import create, delete
+    from tagmill.kafka_journal.replicate import status
 
     journal = kafka_journal()
     run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
@@ -553,7 +707,6 @@ def test_topic_behind_old_entries_is_refused(kafka_journal, kafka, stack, spark)
     hide its first records, and replicated into tables that were made anew, too.
     """
     from tagmill.kafka_journal.replicate import status
-    from tests.support.kafka import create, delete
 
     journal = kafka_journal()
     run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)

@@ -11,6 +11,7 @@ from tagmill.ledger import schema
 from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
 
+pytestmark = pytest.mark.usefixtures("both_replications")
 IDS, ACTIONS, POLLS = 8, 160, 6
 INSTANTS = (
     "replicate.staged", "replicate.before_commit", "replicate.after_commit", "replicate.after_delete_to", "replicate.after_deletes",
@@ -67,16 +68,17 @@ def act(choice, topic, models):
         topic.mark(key, partition=partition)
 
 
+@pytest.mark.parametrize("ways", [(20_000,), (0, 20_000)], ids=["here", "either way"])
 @pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )
-def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypatch, seed):
-    """Replicate random actions in several polls, each with a crash at a random instant: the tables equal the
-    model's.
+def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypatch, seed, ways):
+    """Replicate random actions in several polls, each with a crash at a random instant, all in this process or each
+    time by Spark or here: the tables equal the model's.
     """
     choice, journal = random.Random(seed), kafka_journal()
-    settings = journal.settings(FEW_ROWS, segment_size=3)
-    schema.apply(settings)
+    either = [journal.settings(FEW_ROWS, segment_size=3, small_run_rows=most) for most in ways]
+    schema.apply(either[0])
     topic, models = journal.topic("a", 2), defaultdict(Model)
     crash_at: list[str] = []
 
@@ -92,9 +94,9 @@ def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypat
         topic.flush()
         crash_at[:] = [choice.choice(INSTANTS)]
         try:
-            replicate(settings, journal.name, owner="o", spark=lambda: spark)
+            replicate(choice.choice(either), journal.name, owner="o", spark=lambda: spark)
         except Crashed:
-            replicate(settings, journal.name, owner="o", spark=lambda: spark)
+            replicate(choice.choice(either), journal.name, owner="o", spark=lambda: spark)
         found = {key: (row["seq_nr"], row["delete_to"]) for key, row in journal.entries().items()}
         assert found == {key: model.entry for key, model in models.items() if model.entry}, seed
         rows, kept = defaultdict(dict), journal.entries()

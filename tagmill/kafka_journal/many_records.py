@@ -1,0 +1,215 @@
+"""Stage, fold and write many records with Spark."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill.kafka.client import Kafka
+from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.partitioner import HOME
+from tagmill.kafka.spark_source import with_records
+from tagmill.kafka_journal.fold import segment_of
+from tagmill.kafka_journal.model import JOURNAL_KINDS
+from tagmill.kafka_journal.piece_files import PieceFiles
+from tagmill.kafka_journal.records import DOOMED, ENTRY, MOST_SEGMENTS, STATE, STATE_KEY, Decode
+from tagmill.kafka_journal.staging import (
+    FACTS,
+    FOLDED,
+    KEY,
+    PAYLOAD,
+    STAGED,
+    STANDS,
+    in_batches,
+    outcomes,
+)
+from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
+from tagmill.spark.arrow_chunks import in_python
+from tagmill.spark.cassandra_append import append
+from tagmill.spark.connector import await_tables, table
+
+
+class ManyRecords:
+    """Records that Spark reads and writes, once it knows tables that were just made."""
+
+    def __init__(self, spark: SparkSession, tables: KafkaJournalTables, piece: PieceFiles) -> None:
+        self.spark, self.tables, self.piece = spark, tables, piece
+        await_tables(spark, tables.name, {name: list(columns) for name, columns in ADDED.items()})
+
+    def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
+        """See Records."""
+        with_records(
+            self.spark,
+            kafka,
+            ranges,
+            lambda raw: self._write(decoded(raw, decode), self.piece.records_folder),
+        )
+
+    def fold(self, segment_size: int) -> None:
+        """See Records."""
+        staged = self._staged()
+        stands = entries(self.spark, self.tables.name, staged)
+        self._write(folded(staged, stands, segment_size), self.piece.folds_folder)
+
+    def write_delete_to(self, written_at: int) -> None:
+        """See Records."""
+        changed = "moved AND existed AND NOT purged AND NOT delete_to <=> old_delete_to"
+        self._append(
+            self._folds().where(changed).select("topic", "segment", "id", "delete_to"),
+            "metajournal",
+            written_at,
+        )
+
+    def write_events(self, written_at: int) -> None:
+        """See Records."""
+        self._append(rows(self._staged(), self._folds()), "journal", written_at, large=True)
+
+    def write_entries(self, written_at: int) -> None:
+        """See Records."""
+        moved = self._folds().where("moved").select(*ENTRY, F.to_date("created").alias("created_date"))
+        self._append(moved, "metajournal", written_at)
+
+    def differing(self) -> tuple[str, int | None] | None:
+        """See Records."""
+        folds = self._folds()
+        now = table(self.spark, self.tables.name, "metajournal", directJoinSetting="on").selectExpr(
+            *STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written"
+        )
+        differs = " AND ".join(f"{name} <=> standing_{name}" for name in STATE)
+        written = folds.where("moved").select(*STATE_KEY, *STATE).join(now, [*STATE_KEY], "left")
+        gone = folds.where("purged AND (NOT moved OR segment <> old_segment)")
+        gone = gone.selectExpr("topic", "old_segment AS segment", "id").join(now, [*STATE_KEY])
+        wrong = (
+            written.where(f"NOT ({differs})")
+            .select("id", "written")
+            .unionByName(gone.where("standing_seq_nr IS NOT NULL").select("id", "written"))
+        )
+        row = wrong.first()
+        return (row["id"], row["written"]) if row else None
+
+    def delete_wide(self, written_at: int) -> None:
+        """See Records."""
+        span = (
+            "(doomed_to - 1) div doomed_size - IF(purged, 0, coalesce(old_delete_to, 0) div "
+            f"doomed_size) >= {MOST_SEGMENTS}"
+        )
+        wide = self._folds().where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
+        keys = table(self.spark, self.tables.name, "journal").select("topic", "id", "segment").distinct()
+        for row in keys.join(F.broadcast(wide), ["topic", "id"]).toLocalIterator():
+            last = segment_of(row["doomed_to"], row["doomed_size"])
+            if row["segment"] < last or row["purged"]:
+                self.tables.delete_segments([(row["id"], row["topic"], row["segment"])], written_at)
+            elif row["segment"] == last:
+                self.tables.delete_events([(row["id"], row["topic"], last, row["doomed_to"])], written_at)
+
+    def _staged(self) -> DataFrame:
+        return self._read(self.piece.record_files, self.piece.records_folder, STAGED)
+
+    def _folds(self) -> DataFrame:
+        return self._read(self.piece.fold_files, self.piece.folds_folder, FOLDED)
+
+    def _read(self, names: Sequence[str], folder: str, columns: pa.Schema) -> DataFrame:
+        schema = from_arrow_schema(columns)
+        if not names:
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(self.piece.files.url(folder))
+
+    def _write(self, made: DataFrame, folder: str) -> None:
+        """Write rows to files; those of an earlier try are overwritten."""
+        made.write.mode("overwrite").parquet(self.piece.files.url(folder))
+
+    def _append(self, made: DataFrame, name: str, written_at: int, *, large: bool = False) -> None:
+        append(made, self.tables.name, name, written_at, large=large)
+
+
+def decoded(raw: DataFrame, decode: Decode) -> DataFrame:
+    """Decode records into STAGED, one row a record. In: tagmill.kafka.spark_source.kafka_records."""
+    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    return in_python(read, decode, from_arrow_schema(STAGED))
+
+
+def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
+    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those
+    in segments of older rows.
+    """
+    keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
+    entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
+    rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
+    today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
+    older = (
+        keys.select(*KEY, F.col("old_segment").alias("segment"))
+        .join(rows, [*KEY, "segment"])
+        .join(today, KEY, "left_anti")
+    )
+    both = today.unionByName(older)
+    return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
+
+
+def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
+    """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
+    of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
+    first = F.unix_micros(F.min("timestamp").over(in_partition))
+    # Sorting by this puts an id's partitions into the same order as pieces.in_turn.
+    turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
+    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
+    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
+    in_order = known.sortWithinPartitions(*KEY, "turn", "partition", "offset")
+    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), from_arrow_schema(FOLDED))
+
+
+def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
+    records = (row for batch in batches for row in batch.to_pylist())
+    return in_batches(outcomes(records, segment_size), FOLDED)
+
+
+def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
+    """Return the rows of `journal` to write, in the order of its partitions.
+
+    In: STAGED and FOLDED of the same replication.
+    """
+    chosen = folds.where("moved").select(
+        *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
+    )
+    appends = staged.where(F.col("kind") == "append").drop(
+        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
+    )
+    at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
+    kept = (
+        appends.join(chosen, KEY)
+        .withColumn("at", at)
+        .where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
+    )
+    # Of all deletes behind a record, the first one has the highest bound.
+    deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
+    events = (
+        kept.withColumn("deleted_to", deleted_to)
+        .withColumn("event", F.explode("events"))
+        .where("event.seq_nr > deleted_to")
+    )
+    return events.select(
+        "id",
+        "topic",
+        F.expr("(event.seq_nr - 1) div segment_size").alias("segment"),
+        "event.seq_nr",
+        "partition",
+        "offset",
+        "timestamp",
+        "origin",
+        "version",
+        "meta_record_id",
+        "event.tags",
+        "metadata",
+        *(f"event.{name}" for name in PAYLOAD),
+        "headers",
+    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")
+
+
+def _behind(at: Column) -> Any:
+    def behind(delete: Column) -> Column:
+        return delete["at"] > at
+
+    return behind
