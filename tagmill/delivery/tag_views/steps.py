@@ -49,7 +49,6 @@ def plan(
     without Spark, unless something in it is in doubt.
     """
     from tagmill.delivery.tag_views import stops
-    from tagmill.delivery.tag_views.few_rows.staging import is_small
     from tagmill.delivery.tag_views.plan import make_bucket_reread, make_plan, make_reread
     from tagmill.delivery.tag_views.plan_inputs import InputReader
     from tagmill.runs.sealed_files import create_planned_run
@@ -103,7 +102,7 @@ def plan(
             owner=owner,
         )
         checkpoints.reached("plan.after_commit")
-        few_rows = is_small(made, chosen.small_run_rows)
+        few_rows = made.reads_few(chosen.small_run_rows)
         return {**_planned(row, made), "buckets": taken, "few_rows": few_rows}
 
 
