@@ -11,10 +11,12 @@ import statistics
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import typer
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.util import uuid_from_time
@@ -59,7 +61,7 @@ def main(
         begun, started = time.monotonic(), set[int]()
         run = api.trigger(DAG)
         while (state := api.run_state(DAG, run)) not in FINAL:
-            started |= {process.pid for process in marked(airflow.mark) if process.name() == "java"}
+            started |= jvms(airflow.mark)
             time.sleep(0.1)
         walls.append(time.monotonic() - begun)
         shown = ", ".join(parts(api, run))
@@ -69,6 +71,16 @@ def main(
             flush=True,
         )
     print(f"\nmedian {statistics.median(walls):.1f} s")
+
+
+def jvms(mark: str) -> set[int]:
+    """Return the pids of the JVMs that Airflow's tasks run now."""
+    found = set[int]()
+    for process in marked(mark):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "java":
+                found.add(process.pid)
+    return found
 
 
 def parts(api: AirflowApi, run: str) -> Iterator[str]:

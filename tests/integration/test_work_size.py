@@ -20,7 +20,7 @@ from tests.support.building import VIEWS, recorded, rows
 from tests.support.kafka import append_header
 from tests.support.topics import made
 
-CASE = "gap-middle"
+CASE = "odd-names"
 
 
 def with_limit(configured, most):

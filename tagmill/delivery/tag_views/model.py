@@ -98,6 +98,10 @@ class Withdrawn(Document):
     rows: int
 
 
+# Slices that one process reads for a run at most, without Spark.
+FEW_SLICES = 2000
+
+
 class Plan(Document):
     """The plan of a run: what it reads. It never changes once written.
 
@@ -136,6 +140,11 @@ class Plan(Document):
     def moves_watermark(self) -> bool:
         """Whether the run reads all that is new."""
         return not self.reread and not self.late_left
+
+    def reads_few(self, rows: int) -> bool:
+        """Return whether the run reads at most so many rows, in few slices."""
+        slices = sum(len(unit.slices) for unit in self.units)
+        return sum(unit.rows for unit in self.units) <= rows and slices <= FEW_SLICES
 
     @property
     def rows(self) -> int:

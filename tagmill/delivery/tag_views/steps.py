@@ -47,7 +47,6 @@ def plan(
     without Spark, unless something in it is in doubt.
     """
     from tagmill.delivery.tag_views import stops
-    from tagmill.delivery.tag_views.few_rows.staging import is_small
     from tagmill.delivery.tag_views.plan import make_bucket_reread, make_plan, make_reread
     from tagmill.delivery.tag_views.plan_inputs import InputReader
     from tagmill.runs.sealed_files import create_planned_run
@@ -94,7 +93,7 @@ def plan(
         checkpoints.reached("plan.before_commit")
         row = create_planned_run(workspace, made.run, made, kind="reread" if made.reread else "deliver")
         checkpoints.reached("plan.after_commit")
-        few_rows = is_small(made, chosen.small_run_rows)
+        few_rows = made.reads_few(chosen.small_run_rows)
         return {**_planned(row, made), "buckets": taken, "few_rows": few_rows}
 
 

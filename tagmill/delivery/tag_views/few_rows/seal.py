@@ -19,7 +19,7 @@ def seal(sealing: Sealing) -> Manifest | None:
     Raises DataQualityStop (the run is then ABANDONED, nothing was sealed).
     """
     plan, pipeline = sealing.plan, sealing.pipeline
-    if not staging.is_small(plan, pipeline.small_run_rows):
+    if not plan.reads_few(pipeline.small_run_rows):
         return None
     folder = f"{sealing.folder}/staged"
     staged = staging.stage(

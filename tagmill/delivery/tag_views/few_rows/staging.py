@@ -21,8 +21,8 @@ from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
 from tagmill.runs.storage import RunFiles
 
-# Bytes of rows, and slices, that this process reads for one run at most; queries that are under way at once.
-MAX_BYTES, MAX_SLICES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 2000, 4
+# Bytes of rows that this process reads for one run at most; queries that are under way at once.
+MAX_BYTES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 4
 STAGED = schema_of(
     "unit int, tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, "
     "offset string, timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, "
@@ -58,14 +58,6 @@ class StagedFile:
         return keys
 
 
-def is_small(plan: Plan, rows: int) -> bool:
-    """Return whether a plan reads at most so many rows, in few slices."""
-    return (
-        sum(unit.rows for unit in plan.units) <= rows
-        and sum(len(unit.slices) for unit in plan.units) <= MAX_SLICES
-    )
-
-
 def stage(
     views: Views, plan: Plan, files: RunFiles, folder: str, rows: int, batch_rows: int
 ) -> list[StagedFile] | None:
@@ -73,7 +65,7 @@ def stage(
 
     Args:
         views: reads the tag views.
-        plan: one that is_small.
+        plan: one that reads few rows.
         files: of the run.
         folder: relative to their root.
         rows: that are read at most.
