@@ -29,7 +29,7 @@ class Kind(StrEnum):
     DIFFERS_IN_CLICKHOUSE = "differs_in_clickhouse"
     HELD = "held"
     PROGRESS_DIFFERS = "progress_differs"
-    JOURNAL_HOLE = "journal_hole"
+    JOURNAL_GAP = "journal_hole"
     UNREADABLE = "unreadable"
 
     @property
@@ -52,7 +52,7 @@ _TEXTS = {
     Kind.DIFFERS_IN_CLICKHOUSE: "a row in ClickHouse is not what the journal or tag_views say",
     Kind.HELD: "the event waits behind an open hold",
     Kind.PROGRESS_DIFFERS: "the ledger's progress is not what was delivered",
-    Kind.JOURNAL_HOLE: "a sequence_nr is missing in the journal and was not deleted",
+    Kind.JOURNAL_GAP: "a sequence_nr is missing in the journal and was not deleted",
     Kind.UNREADABLE: "the event has no sound time or payload, or its tags are in the columns of an old "
     "layout",
 }

@@ -67,19 +67,19 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
     before = F.lag("sequence_nr").over(Window.partitionBy(ID).orderBy("sequence_nr", "offset"))
     placed = events.join(deleted, ID, "left").withColumn("before", before)
     missing = F.greatest(F.col("before"), F.coalesce("deleted_to", F.lit(0))) + 1
-    holes = placed.where(missing < F.col("sequence_nr")).withColumn("missing", missing)
+    gaps = placed.where(missing < F.col("sequence_nr")).withColumn("missing", missing)
     said = F.format_string(
         "sequence_nr %d to %d are missing in front of %d",
         F.col("missing"),
         F.col("sequence_nr") - 1,
         "sequence_nr",
     )
-    named = holes.select(
+    named = gaps.select(
         ID, F.col("missing").alias("sequence_nr"), "partition_nr", "bucket", said.alias("said")
     )
-    hole_findings = finding(
+    gap_findings = finding(
         named,
-        Kind.JOURNAL_HOLE,
+        Kind.JOURNAL_GAP,
         F.col("said"),
         keys=(ID, "sequence_nr"),
         timebucket="bucket",
@@ -104,7 +104,7 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
         .where("rows > 1")
         .withColumn("tag", F.explode_outer(F.array_distinct("tags")))
     )
-    return hole_findings.unionByName(
+    return gap_findings.unionByName(
         finding(
             twice,
             Kind.TWO_WRITERS,

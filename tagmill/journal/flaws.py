@@ -6,7 +6,7 @@ from enum import StrEnum
 class Reason(StrEnum):
     """The reason why a persistence_id waits in front of an event."""
 
-    HOLE = "hole"
+    GAP = "hole"
     TWO_WRITERS = "two_writers"
     BEFORE_0_10 = "before_0_10"
     OLD_TAGS = "old_tags"
@@ -25,7 +25,7 @@ class Reason(StrEnum):
 
 
 _TEXTS = {
-    Reason.HOLE: "a sequence_nr is missing and was not deleted",
+    Reason.GAP: "a sequence_nr is missing and was not deleted",
     Reason.TWO_WRITERS: "two events claim one sequence_nr (two writers)",
     Reason.BEFORE_0_10: "the event is in the column message, as plugins before 0.10 wrote it",
     Reason.OLD_TAGS: "the tags are in the columns tag1 to tag3, as plugins before 0.80 wrote them",

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.domain.journal_tables import JournalTables, event_tags, tag_columns
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, highest, lowest
 from tagmill.errors import ConfigurationError
@@ -320,21 +320,21 @@ class Views:
         )
         return int(rows[0].deleted_to or 0) if rows else 0
 
-    def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
+    def journal_events(self, tag: str, persistence_id: str, gap: Gap, limit: int) -> list[JournalEvent]:
         """Return the journal's events with a tag strictly between the neighbours of a gap, in order; at most
         `limit`.
         """
         found: list[JournalEvent] = []
         for partition in partitions_before(
-            self.cassandra, self.messages, persistence_id, hole.before_sequence_nr
+            self.cassandra, self.messages, persistence_id, gap.before_sequence_nr
         ):
             if len(found) == limit:
                 break
-            found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
+            found.extend(self._tagged(tag, persistence_id, partition, gap, limit - len(found)))
         return sorted(found, key=lambda event: event.sequence_nr)
 
     def _tagged(
-        self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int
+        self, tag: str, persistence_id: str, partition: int, gap: Gap, limit: int
     ) -> Iterator[JournalEvent]:
         there = self._known_tables[self.tables.messages].columns
         read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
@@ -344,8 +344,8 @@ class Views:
             " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
             persistence_id,
             partition,
-            hole.after_sequence_nr,
-            hole.before_sequence_nr,
+            gap.after_sequence_nr,
+            gap.before_sequence_nr,
         ):
             if tag in event_tags(row) and taken < limit:
                 taken += 1

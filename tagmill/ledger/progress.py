@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.domain import identifiers
-from tagmill.domain.continuity.model import Hole, Interval, Progress
+from tagmill.domain.continuity.model import Gap, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.errors import ForeignWriteTime
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
@@ -60,7 +60,7 @@ class HoldRow:
     tag: str
     persistence_id: str
     reason: str
-    hole: Hole
+    gap: Gap
     from_ticks: int
     held_rows: int
     since_run: int
@@ -286,10 +286,10 @@ class ProgressStore:
                 shard(h.persistence_id),
                 h.persistence_id,
                 h.reason,
-                h.hole.first,
-                h.hole.last,
-                h.hole.after_sequence_nr,
-                h.hole.before_sequence_nr,
+                h.gap.first,
+                h.gap.last,
+                h.gap.after_sequence_nr,
+                h.gap.before_sequence_nr,
                 h.from_ticks,
                 h.held_rows,
                 h.since_run,
@@ -398,13 +398,13 @@ def read_intervals(text: str | None) -> tuple[Interval, ...]:
 
 
 def _hold(row: Any) -> HoldRow:
-    hole = Hole(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+    gap = Gap(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
     since = utc(row.since) or datetime.now(UTC)
     return HoldRow(
         row.tag,
         row.persistence_id,
         row.reason,
-        hole,
+        gap,
         row.from_ticks,
         row.held_rows,
         row.since_run,

@@ -188,7 +188,7 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
             "late",
             "warn",
             "No row arrives after its place was passed",
-            "{subject}: {rows} below the first number delivered or in a closed hole; delivered, flagged late",
+            "{subject}: {rows} below the first number delivered or in a closed gap; delivered, flagged late",
         ),
         Rule(
             "other",

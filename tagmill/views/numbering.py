@@ -31,7 +31,7 @@ def numberable_upto(runs: DataFrame, stands: DataFrame) -> DataFrame:
     )
     before, first = F.col("before"), F.col("first")
     edge = F.when(before >= first, _at(first - 1, Reason.TWO_WRITERS)).when(
-        before < first - 1, _at(before, Reason.HOLE)
+        before < first - 1, _at(before, Reason.GAP)
     )
     inside = F.when(F.col("reason").isNotNull(), F.struct("upto", "reason"))
     stops = (

@@ -13,7 +13,7 @@ import pytest
 
 from tagmill.config.tag_views import OtherReader
 from tagmill.domain.batches.states import RunState
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused, LeaseTaken
 from tagmill.ledger.audits import Audits
@@ -217,7 +217,7 @@ def test_what_runs_may_read_again_stays(view):
 def test_the_partitions_of_an_open_hold_stay(view):
     audited(view.settings, view.name)
     hold = HoldRow(
-        "u", "c", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), ""
+        "u", "c", "hole", Gap(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), ""
     )
     with Ledger(view.settings.cassandra) as ledger:
         (before,) = ledger.delivered.progress(view.name, [("u", "c")])

@@ -169,7 +169,7 @@ def test_delivery_duplicate_dropped_renumbered_event_held(delivered):
     assert found.runs[0]["findings"]["duplicate_same_event"] == 1
     ((key, hold),) = holds(found.settings, found.name).items()
     assert (key, hold.reason, hold.held_rows) == (("tag-1", PID), "renumbered", 1)
-    assert (hold.hole.first, hold.hole.last) == (17, 17)
+    assert (hold.gap.first, hold.gap.last) == (17, 17)
     assert verdicts(found.settings, found.name)["tag-1"] == "1 held"
 
     (extra,) = [row for row in found.journal.rows(PID) if row["tag_pid_sequence_nr"] == 17]
@@ -210,7 +210,7 @@ def test_delivery_null_event_holds_following_rows(delivered):
     assert found.rows() == through and len(through) == 320 - 12
     ((key, hold),) = holds(found.settings, found.name).items()
     assert (key, hold.reason, hold.held_rows, hold.since_run) == (("tag-0", PID), "null_event", 12, 1)
-    assert (hold.hole.first, hold.hole.last) == (5, 5)
+    assert (hold.gap.first, hold.gap.last) == (5, 5)
     offending = [
         row
         for row in quality(found.settings, found.name, 1)["reports"]["offending"]

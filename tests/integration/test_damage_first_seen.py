@@ -75,7 +75,7 @@ def delivered(configured):
 def held(configured):
     """Return reason, first and last missing number, and number of held rows by persistence_id."""
     return {
-        pid: (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows)
+        pid: (hold.reason, hold.gap.first, hold.gap.last, hold.held_rows)
         for (_, pid), hold in holds(configured, only(configured)).items()
     }
 

@@ -268,7 +268,7 @@ def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, 
     """Hold what is behind unexplained damage, with reason, missing numbers and first run."""
     day = story.day(1)
     hold = day.holds[persistence_id]
-    assert (hold.reason, (hold.hole.first, hold.hole.last), hold.held_rows, hold.since_run) == (
+    assert (hold.reason, (hold.gap.first, hold.gap.last), hold.held_rows, hold.since_run) == (
         reason,
         missing,
         held_rows,
@@ -280,7 +280,7 @@ def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, 
 def test_too_many_missing_numbers_skip_journal_search(story):
     """Hold a gap of more than max_missing_to_search numbers without a search in the journal."""
     hold = story.day(1).holds["wide"]
-    assert (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows) == ("too_many_missing", 2, 5, 2)
+    assert (hold.reason, hold.gap.first, hold.gap.last, hold.held_rows) == ("too_many_missing", 2, 5, 2)
     assert story.day(1).of("wide") == whole(1)
 
 

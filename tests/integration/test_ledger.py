@@ -34,7 +34,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings, Settings
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
-from tagmill.domain.continuity.model import Hole, Progress
+from tagmill.domain.continuity.model import Gap, Progress
 from tagmill.errors import (
     FenceRaised,
     ForeignWriteTime,
@@ -586,7 +586,7 @@ def hold(persistence_id: str, **changes: Any) -> HoldRow:
     """Return a hold of a persistence_id in the tag 'order', with these changes."""
     since = datetime(2026, 11, 21, 7, tzinfo=UTC)
     return replace(
-        HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes
+        HoldRow("order", persistence_id, "hole", Gap(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes
     )
 
 

@@ -153,7 +153,7 @@ def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_
         but=lambda row: row["persistence_id"] == "id-0" and row["tag_pid_sequence_nr"] > missing,
     )
     (hold,) = holds(configured, name).values()
-    assert (hold.persistence_id, hold.reason, hold.hole.first, hold.hole.last) == (
+    assert (hold.persistence_id, hold.reason, hold.gap.first, hold.gap.last) == (
         "id-0",
         "hole",
         missing,
@@ -210,7 +210,7 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
     written.both(with_gaps(["a", "b", "c"]))
     assert stopped(configured, name, spark, r"quality\.max_held_share_percent.*3 holds were recorded") == 1
     found = {
-        key: (hold.reason, hold.hole.first, hold.held_rows, hold.since_run)
+        key: (hold.reason, hold.gap.first, hold.held_rows, hold.since_run)
         for key, hold in holds(configured, name).items()
     }
     assert found == {("t", persistence_id): ("hole", 3, 0, 1) for persistence_id in "abc"}

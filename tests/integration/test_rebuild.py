@@ -443,8 +443,8 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
     assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])
     # As far as the journal says, the missing events before them were not deleted.
     left = [(line.persistence_id, line.sequence_nr, line.why) for line in report.left_examples]
-    hole = "a sequence_nr is missing and was not deleted"
-    assert left == [("high", 0, hole), ("higher", 2, hole)] and written.rows() == []
+    gap = "a sequence_nr is missing and was not deleted"
+    assert left == [("high", 0, gap), ("higher", 2, gap)] and written.rows() == []
     written.deleted_to("high", 20)
     written.deleted_to("higher", 30)
     assert changes(done(rebuild, configured, spark, Selection(("high", "higher")))) == {"added": 10}

@@ -21,7 +21,7 @@ from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcom
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_close
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.errors import TransientError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
@@ -181,14 +181,12 @@ def write_holds(workspace: Workspace, manifest: Manifest, void_tags: set[str]) -
 
 def hold_row(row: dict[str, Any]) -> HoldRow:
     """Return a row of a holds file as the ledger has it."""
-    hole = Hole(
-        row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"]
-    )
+    gap = Gap(row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"])
     return HoldRow(
         row["tag"],
         row["persistence_id"],
         row["reason"],
-        hole,
+        gap,
         row["from_ticks"],
         row["held_rows"],
         row["since_run"],

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.holds import events_of_hole
+from tagmill.delivery.tag_views.holds import events_of_gap
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key, Knowledge
 from tagmill.delivery.tag_views.model import Plan
-from tagmill.domain.continuity.model import Earlier, Evidence, Hole, Row
+from tagmill.domain.continuity.model import Earlier, Evidence, Gap, Row
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.journal.tag_view_reader import JournalEvent, Views
@@ -19,7 +19,7 @@ from tagmill.ledger.runs import Ledger
 # Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
 MAX_PASSES = 20
 # Gaps that one run asks the journal about.
-MAX_HOLES = 10_000
+MAX_GAPS = 10_000
 # Events from the journal that one run keeps; gaps that come after them wait for the next run.
 MAX_HEALED_EVENTS = 200_000
 # Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the
@@ -52,37 +52,35 @@ class GapInvestigator:
         self.healed: list[Healed] = []
         self._healed_bytes = 0
         self._since = {
-            (look.tag, look.persistence_id): (look.hole, from_datetime(look.since)) for look in plan.holds
+            (look.tag, look.persistence_id): (look.gap, from_datetime(look.since)) for look in plan.holds
         }
-        self._asked: set[tuple[Key, Hole]] = set()
+        self._asked: set[tuple[Key, Gap]] = set()
         self._buckets: dict[str, list[int]] = {}
 
-    def ask(self, holes: Iterable[tuple[Key, Hole]]) -> bool:
+    def ask(self, gaps: Iterable[tuple[Key, Gap]]) -> bool:
         """Look up evidence about gaps that were not asked about before; return whether there were any."""
         news = False
-        for key, hole in holes:
-            if (key, hole) in self._asked or len(self._asked) >= MAX_HOLES:
+        for key, gap in gaps:
+            if (key, gap) in self._asked or len(self._asked) >= MAX_GAPS:
                 continue
-            self._asked.add((key, hole))
+            self._asked.add((key, gap))
             news = True
-            self.knowledge.journal.setdefault(key, {})[hole] = self._evidence(key, hole)
-            if hole.first == 1 and hole.after_sequence_nr == 0 and self.pipeline.first_seen != "require_one":
-                self.knowledge.earlier[key] = self._earlier(key, hole)
+            self.knowledge.journal.setdefault(key, {})[gap] = self._evidence(key, gap)
+            if gap.first == 1 and gap.after_sequence_nr == 0 and self.pipeline.first_seen != "require_one":
+                self.knowledge.earlier[key] = self._earlier(key, gap)
         return news
 
-    def _evidence(self, key: Key, hole: Hole) -> Evidence:
+    def _evidence(self, key: Key, gap: Gap) -> Evidence:
         tag, persistence_id = key
         deleted_to = self.views.deleted_to(persistence_id)
-        known_hole, since = self._since.get(key, (None, None))
-        seen_at = (
-            since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
-        )
-        full = len(self.healed) + hole.size > MAX_HEALED_EVENTS or self._healed_bytes >= MAX_HEALED_BYTES
-        if full or hole.size > self.pipeline.max_missing_to_search:
+        known_gap, since = self._since.get(key, (None, None))
+        seen_at = since if known_gap and known_gap.first == gap.first else from_datetime(self.plan.planned_at)
+        full = len(self.healed) + gap.size > MAX_HEALED_EVENTS or self._healed_bytes >= MAX_HEALED_BYTES
+        if full or gap.size > self.pipeline.max_missing_to_search:
             return Evidence(None, deleted_to, seen_at)
-        events = events_of_hole(self.views, self.pipeline, tag, persistence_id, hole)
+        events = events_of_gap(self.views, self.pipeline, tag, persistence_id, gap)
         return Evidence(
-            tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)),
+            tuple(self._keep(key, gap.first + i, event) for i, event in enumerate(events)),
             deleted_to,
             seen_at,
         )
@@ -112,7 +110,7 @@ class GapInvestigator:
             handle=handle,
         )
 
-    def _earlier(self, key: Key, hole: Hole) -> Earlier:
+    def _earlier(self, key: Key, gap: Gap) -> Earlier:
         """Return the highest number, up to the end of a gap, that a persistence_id has in buckets up to the
         start of the run's range.
         """
@@ -125,7 +123,7 @@ class GapInvestigator:
             numbers = [
                 number
                 for number, _, _ in self.views.numbers(tag, persistence_id, [bucket])
-                if number <= hole.last
+                if number <= gap.last
             ]
             if numbers:
                 return Earlier(max(numbers))

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.tag_views.model import HoldRecheck
-from tagmill.domain.continuity.model import Hole, Progress, Reason
+from tagmill.domain.continuity.model import Gap, Progress, Reason
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.domain.timeuuid import ticks as ticks_of
@@ -85,7 +85,7 @@ def first_held(
 def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: datetime) -> HoldRow:
     """Return the hold of a persistence_id that no run judges until it is released."""
     return HoldRow(
-        tag, persistence_id, Reason.SET_APART.value, Hole(0, 0, 0, 0), from_ticks, 0, run, since, seen=""
+        tag, persistence_id, Reason.SET_APART.value, Gap(0, 0, 0, 0), from_ticks, 0, run, since, seen=""
     )
 
 
@@ -106,27 +106,25 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
     old_enough = (
         from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
     )
-    if old_enough and hold.hole.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
+    if old_enough and hold.gap.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
         return True
-    if hold.hole.size > pipeline.max_missing_to_search:
+    if hold.gap.size > pipeline.max_missing_to_search:
         return False
-    return bool(events_of_hole(views, pipeline, hold.tag, hold.persistence_id, hold.hole))
+    return bool(events_of_gap(views, pipeline, hold.tag, hold.persistence_id, hold.gap))
 
 
-def events_of_hole(
-    views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, hole: Hole
+def events_of_gap(
+    views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, gap: Gap
 ) -> list[JournalEvent]:
     """Return the journal's events that fill a gap, in order.
 
     Returns an empty list unless there is one event per missing number and all are at or after the tag's
     start.
     """
-    events = views.journal_events(tag, persistence_id, hole, hole.size + 1)
+    events = views.journal_events(tag, persistence_id, gap, gap.size + 1)
     start = pipeline.start_ticks(tag)
     return (
-        events
-        if len(events) == hole.size and all(ticks_of(event.offset) >= start for event in events)
-        else []
+        events if len(events) == gap.size and all(ticks_of(event.offset) >= start for event in events) else []
     )
 
 
@@ -135,10 +133,10 @@ def _look(hold: HoldRow, seen: str) -> HoldRecheck:
         tag=hold.tag,
         persistence_id=hold.persistence_id,
         reason=hold.reason,
-        first_missing=hold.hole.first,
-        last_missing=hold.hole.last,
-        after_sequence_nr=hold.hole.after_sequence_nr,
-        before_sequence_nr=hold.hole.before_sequence_nr,
+        first_missing=hold.gap.first,
+        last_missing=hold.gap.last,
+        after_sequence_nr=hold.gap.after_sequence_nr,
+        before_sequence_nr=hold.gap.before_sequence_nr,
         from_ticks=hold.from_ticks,
         since_run=hold.since_run,
         since=hold.since,

@@ -228,12 +228,12 @@ class Interventions(OperatorAction):
             hold = self._hold(workspace, tag, persistence_id)
             require_closable(self.name, hold)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
-            missing = f"{hold.hole.first} to {hold.hole.last}"
+            missing = f"{hold.gap.first} to {hold.gap.last}"
             self._intervene(
                 workspace,
                 this_run,
                 hold,
-                rules.close(before, hold.hole),
+                rules.close(before, hold.gap),
                 f"holds close {tag} {persistence_id} {missing}",
             )
             behind = f" ({hold.held_rows} rows); other holds stay as they are" if self.dry_run else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from tagmill.domain.continuity.model import Earlier, Evidence, Hole, Judgement, Policy, Progress, Row
+from tagmill.domain.continuity.model import Earlier, Evidence, Gap, Judgement, Policy, Progress, Row
 from tagmill.domain.continuity.rules import judge
 from tagmill.ledger.progress import read_intervals, write_intervals
 
@@ -40,7 +40,7 @@ class Knowledge:
     another life.
     """
 
-    journal: dict[Key, dict[Hole, Evidence]] = field(default_factory=dict)
+    journal: dict[Key, dict[Gap, Evidence]] = field(default_factory=dict)
     earlier: dict[Key, Earlier] = field(default_factory=dict)
     strangers: dict[Key, frozenset[str]] = field(default_factory=dict)
 
@@ -145,8 +145,8 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
                 "order_ticks": decision.order_ticks,
             }
         )
-    out.extend({**base, "kind": "hole", **_hole(hole)} for hole in outcome.holes)
-    out.extend({**base, "kind": "closed", **_hole(hole)} for hole in outcome.closed)
+    out.extend({**base, "kind": "hole", **_gap(gap)} for gap in outcome.gaps)
+    out.extend({**base, "kind": "closed", **_gap(gap)} for gap in outcome.closed)
     if outcome.held:
         held = outcome.held
         out.append(
@@ -156,7 +156,7 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
                 "reason": held.reason.value,
                 "ticks": held.first_ticks,
                 "held_rows": held.rows,
-                **_hole(held.hole),
+                **_gap(held.gap),
             }
         )
     if outcome.progress and outcome.progress != before:
@@ -175,10 +175,10 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
     return out
 
 
-def _hole(hole: Hole) -> dict[str, int]:
+def _gap(gap: Gap) -> dict[str, int]:
     return {
-        "tag_pid_sequence_nr": hole.first,
-        "last_missing": hole.last,
-        "after_sequence_nr": hole.after_sequence_nr,
-        "before_sequence_nr": hole.before_sequence_nr,
+        "tag_pid_sequence_nr": gap.first,
+        "last_missing": gap.last,
+        "after_sequence_nr": gap.after_sequence_nr,
+        "before_sequence_nr": gap.before_sequence_nr,
     }

@@ -208,7 +208,7 @@ class ManyRows:
         for number in range(MAX_PASSES + 1):
             answer = judged(rows.frame, policies, investigation.knowledge)
             decisions = self._written(seal_outputs.flag_late(answer, self.plan), f"decisions-{number}")
-            if number == MAX_PASSES or not investigation.ask(seal_outputs.holes(decisions)):
+            if number == MAX_PASSES or not investigation.ask(seal_outputs.gaps(decisions)):
                 break
         return decisions
 

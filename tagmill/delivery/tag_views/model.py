@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.domain.documents import Batch, Document
 
 
@@ -83,9 +83,9 @@ class HoldRecheck(Document):
     seen: str
 
     @property
-    def hole(self) -> Hole:
+    def gap(self) -> Gap:
         """The numbers that the hold waits for."""
-        return Hole(self.first_missing, self.last_missing, self.after_sequence_nr, self.before_sequence_nr)
+        return Gap(self.first_missing, self.last_missing, self.after_sequence_nr, self.before_sequence_nr)
 
 
 class Withdrawn(Document):

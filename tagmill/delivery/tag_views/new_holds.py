@@ -16,7 +16,7 @@ from tagmill.delivery.tag_views.model import Plan
 from tagmill.delivery.tag_views.seal_outputs import HOLD_SCHEMA, hold_record
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
 
@@ -83,7 +83,7 @@ def held_record(plan: Plan, decision: Mapping[str, Any], behind: int) -> dict[st
 
     `behind`: its rows before the watermark. The others stay new, and the next run reads and counts them.
     """
-    hole = Hole(
+    gap = Gap(
         decision["tag_pid_sequence_nr"],
         decision["last_missing"],
         decision["after_sequence_nr"],
@@ -94,7 +94,7 @@ def held_record(plan: Plan, decision: Mapping[str, Any], behind: int) -> dict[st
             decision["tag"],
             decision["persistence_id"],
             decision["reason"],
-            hole,
+            gap,
             decision["ticks"],
             behind,
             plan.run,

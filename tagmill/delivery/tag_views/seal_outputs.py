@@ -22,13 +22,13 @@ from pyspark.sql import functions as F
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.tag_views import batch_contents
 from tagmill.delivery.tag_views.file_summaries import FileTotal
-from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, Healed
+from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import KeptRows, counts
-from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
+from tagmill.domain.continuity.model import FirstSeen, Gap, Policy
 from tagmill.domain.documents import Batch
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
@@ -36,11 +36,11 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.runs.storage import RunFiles
 
 DELIVERED = ("deliver", "late")
-# Columns of a decision that describe a gap, in the order of Hole.
-HOLE = ("tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
+# Columns of a decision that describe a gap, in the order of Gap.
+GAP = ("tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
 # The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons
 # are those of rows.
-HOLE_CLOSED = "hole_closed"
+GAP_CLOSED = "hole_closed"
 _NUMBERS = (
     "first_missing",
     "last_missing",
@@ -92,10 +92,10 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
     )
 
 
-def holes(decisions: KeptRows) -> Iterator[tuple[Key, Hole]]:
+def gaps(decisions: KeptRows) -> Iterator[tuple[Key, Gap]]:
     """Yield the gaps that a judgement found, at most MAX_HOLES; the others wait for another run."""
-    for row in islice(_of_kind(decisions, "hole", *HOLE), MAX_HOLES):
-        yield (row["tag"], row["persistence_id"]), hole(row)
+    for row in islice(_of_kind(decisions, "hole", *GAP), MAX_GAPS):
+        yield (row["tag"], row["persistence_id"]), gap(row)
 
 
 def _of_kind(
@@ -109,9 +109,9 @@ def _of_kind(
         yield from table.to_pylist()
 
 
-def hole(row: Mapping[str, Any]) -> Hole:
+def gap(row: Mapping[str, Any]) -> Gap:
     """Return the gap that a decision (judge.JUDGED_SCHEMA) describes."""
-    return Hole(*(row[name] for name in HOLE))
+    return Gap(*(row[name] for name in GAP))
 
 
 def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
@@ -263,11 +263,11 @@ def _write_holds(sealed: SealInputs, file: str) -> None:
     looks = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
     rows = []
     held: set[Key] = set()
-    for row in _of_kind(sealed.decisions, "held", "reason", *HOLE, "ticks", "held_rows"):
+    for row in _of_kind(sealed.decisions, "held", "reason", *GAP, "ticks", "held_rows"):
         key = (row["tag"], row["persistence_id"])
         held.add(key)
         hold = judged_hold(
-            sealed.plan, looks.get(key), key, row["reason"], hole(row), row["ticks"], row["held_rows"]
+            sealed.plan, looks.get(key), key, row["reason"], gap(row), row["ticks"], row["held_rows"]
         )
         rows.append(hold_record(hold))
     gone = sorted(set(looks) - held)
@@ -283,7 +283,7 @@ def judged_hold(
     before: HoldRecheck | None,
     key: Key,
     reason: str,
-    hole: Hole,
+    gap: Gap,
     from_ticks: int,
     held_rows: int,
 ) -> HoldRow:
@@ -292,11 +292,11 @@ def judged_hold(
     Its age goes on if it waits for the same first number as `before`. A new hold has no fingerprint, so the
     next plan looks at it.
     """
-    same = before is not None and before.first_missing == hole.first
+    same = before is not None and before.first_missing == gap.first
     return HoldRow(
         *key,
         reason,
-        hole,
+        gap,
         from_ticks,
         held_rows,
         before.since_run if before and same else plan.run,
@@ -346,10 +346,10 @@ def hold_record(hold: HoldRow) -> dict[str, Any]:
         "tag": hold.tag,
         "persistence_id": hold.persistence_id,
         "reason": hold.reason,
-        "first_missing": hold.hole.first,
-        "last_missing": hold.hole.last,
-        "after_sequence_nr": hold.hole.after_sequence_nr,
-        "before_sequence_nr": hold.hole.before_sequence_nr,
+        "first_missing": hold.gap.first,
+        "last_missing": hold.gap.last,
+        "after_sequence_nr": hold.gap.after_sequence_nr,
+        "before_sequence_nr": hold.gap.before_sequence_nr,
         "from_ticks": hold.from_ticks,
         "held_rows": hold.held_rows,
         "since_run": hold.since_run,
@@ -412,7 +412,7 @@ def _counts(sealed: SealInputs) -> dict[tuple[str, str, str], int]:
     for (kind, tag, action, reason), rows in counts(
         sealed.decisions, ["kind", "tag", "action", "reason"], judged
     ).items():
-        found[(tag, action, reason) if kind == "row" else (tag, "close", HOLE_CLOSED)] += rows
+        found[(tag, action, reason) if kind == "row" else (tag, "close", GAP_CLOSED)] += rows
     for (tag, reason), rows in counts(sealed.frozen_rows, ["tag", "reason"]).items():
         found[tag, "hold", reason] += rows
     return dict(found)

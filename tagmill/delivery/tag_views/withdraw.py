@@ -22,7 +22,7 @@ from tagmill.delivery.tag_views.model import Manifest, Plan, TagOutcome, Withdra
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity import rules
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.domain.documents import Batch
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks as ticks_of
@@ -302,7 +302,7 @@ class ViewPlaces:
                 f"{self.what} has more than {MAX_MOVED} rows that the view has no longer. Nothing was "
                 "withdrawn"
             )
-        around = Hole(event.number, event.number, event.sequence_nr - 1, event.sequence_nr + 1)
+        around = Gap(event.number, event.number, event.sequence_nr - 1, event.sequence_nr + 1)
         for found in self.views.journal_events(event.tag, event.persistence_id, around, 2):
             bucket = self.size.start(ticks_of(found.offset))
             for number, sequence_nr in self.views.numbers_at(

@@ -25,8 +25,8 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate_same_event"
     HEALED = "healed_from_journal"
     CLOCK_SKEW = "clock_skew"
-    HOLE = "hole"
-    HOLE_TOO_WIDE = "too_many_missing"
+    GAP = "hole"
+    GAP_TOO_WIDE = "too_many_missing"
     FIRST_SEEN = "first_seen"
     RENUMBERED = "renumbered"
     ANOTHER_LIFE = "another_life"
@@ -86,7 +86,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class Gap:
     """A gap: missing numbers first..last between the sequence_nrs of two neighbours (both exclusive; 0 =
     before the first event).
     """
@@ -145,12 +145,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The hold of a persistence_id: `hole` are the numbers that it waits for, or the number that is in
+    """The hold of a persistence_id: `gap` are the numbers that it waits for, or the number that is in
     doubt.
     """
 
     reason: Reason
-    hole: Hole
+    gap: Gap
     first_ticks: int
     rows: int
 
@@ -164,8 +164,8 @@ class Judgement:
     decisions: list[Decision] = field(default_factory=list)
     progress: Progress | None = None
     held: Held | None = None
-    holes: list[Hole] = field(default_factory=list)
-    closed: list[Hole] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    closed: list[Gap] = field(default_factory=list)
 
 
-Journal = Mapping[Hole, Evidence]
+GapEvidence = Mapping[Gap, Evidence]

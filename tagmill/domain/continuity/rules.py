@@ -17,10 +17,10 @@ from tagmill.domain.continuity.model import (
     Earlier,
     Evidence,
     FirstSeen,
+    Gap,
+    GapEvidence,
     Held,
-    Hole,
     Interval,
-    Journal,
     Judgement,
     Policy,
     Progress,
@@ -40,17 +40,17 @@ def judge(
     progress: Progress | None,
     rows: Iterable[Row],
     policy: Policy,
-    journal: Journal | None = None,
+    evidence: GapEvidence | None = None,
     earlier: Earlier | None = None,
     strangers: Collection[str] = (),
 ) -> Judgement:
     """Decide for all rows of one persistence_id and tag that a run has read.
 
-    `journal`: evidence for gaps of an earlier judgement (`Judgement.holes`). `earlier`: the scan's answer for
+    `evidence`: that of gaps of an earlier judgement (`Judgement.gaps`). `earlier`: the scan's answer for
     a first number above 1. `strangers`: see lives.is_other_life. Every row gets exactly one decision;
     `progress` of the answer is None if nothing is delivered.
     """
-    walk = _Walk(progress, policy, journal or {}, earlier, strangers)
+    walk = _Walk(progress, policy, evidence or {}, earlier, strangers)
     ordered = sorted(rows, key=_place)
     for number, same in groupby(ordered, key=lambda row: row.number):
         walk.step(number, list(same))
@@ -135,29 +135,29 @@ def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(joined)
 
 
-def close(progress: Progress | None, hole: Hole) -> Progress:
+def close(progress: Progress | None, gap: Gap) -> Progress:
     """Return progress after the numbers of a gap were given up, so that what comes after it continues.
 
     Its sequence_nr is the last one that a given-up number can have, so that one that turns up later is late,
     not renumbered.
     Raises GuardRefused for numbers that progress has passed: giving those up would take progress back.
     """
-    if hole.first != (progress.number + 1 if progress else 1):
+    if gap.first != (progress.number + 1 if progress else 1):
         passed = f"progress is {progress.number}" if progress else "nothing is delivered"
-        waits = hole.first > (progress.number + 1 if progress else 1)
+        waits = gap.first > (progress.number + 1 if progress else 1)
         way_on = "numbers before them come first: tagmill run deliver" if waits else "mend the view's rows"
         raise GuardRefused(
-            f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; {way_on}"
+            f"numbers {gap.first} to {gap.last} can't be given up ({passed}). Nothing was changed; {way_on}"
         )
     missing = progress.missing if progress else ()
-    if missing and missing[-1][1] == hole.first - 1:
-        missing = (*missing[:-1], (missing[-1][0], hole.last))
+    if missing and missing[-1][1] == gap.first - 1:
+        missing = (*missing[:-1], (missing[-1][0], gap.last))
     else:
-        missing = (*missing, (hole.first, hole.last))
+        missing = (*missing, (gap.first, gap.last))
     if progress is None:
-        return Progress(hole.last, hole.before_sequence_nr - 1, 0, "", missing)
-    sequence_nr = max(progress.sequence_nr, hole.before_sequence_nr - 1)
-    return replace(progress, number=hole.last, sequence_nr=sequence_nr, missing=missing)
+        return Progress(gap.last, gap.before_sequence_nr - 1, 0, "", missing)
+    sequence_nr = max(progress.sequence_nr, gap.before_sequence_nr - 1)
+    return replace(progress, number=gap.last, sequence_nr=sequence_nr, missing=missing)
 
 
 class _Walk:
@@ -167,18 +167,18 @@ class _Walk:
         self,
         progress: Progress | None,
         policy: Policy,
-        journal: Journal,
+        evidence: GapEvidence,
         earlier: Earlier | None,
         strangers: Collection[str],
     ) -> None:
         self.known = progress
         self.policy = policy
-        self.journal = journal
+        self.evidence = evidence
         self.earlier = earlier
         self.strangers = strangers
         self.order_ticks = progress.ticks if progress else 0
         self.out = Judgement()
-        self.held: tuple[Reason, Hole] | None = None
+        self.held: tuple[Reason, Gap] | None = None
         self.held_rows: list[Row] = []
 
     def step(self, number: int, rows: list[Row]) -> None:
@@ -213,9 +213,9 @@ class _Walk:
     def finish(self) -> Judgement:
         """Return the judgement; a hold carries the earliest time of the rows that it keeps back."""
         if self.held:
-            reason, hole = self.held
+            reason, gap = self.held
             ticks = [row.ticks for row in self.held_rows if not row.offset_broken]
-            self.out.held = Held(reason, hole, min(ticks, default=self.policy.now_ticks), len(self.held_rows))
+            self.out.held = Held(reason, gap, min(ticks, default=self.policy.now_ticks), len(self.held_rows))
         self.out.progress = self.known
         return self.out
 
@@ -249,38 +249,38 @@ class _Walk:
         next_number = self._next_number()
         if number <= next_number:
             return True
-        hole = Hole(next_number, number - 1, self.known.sequence_nr if self.known else 0, sequence_nr)
-        if self.known is None and self._accepted_as_first(hole):
-            self.known = close(None, hole)
+        gap = Gap(next_number, number - 1, self.known.sequence_nr if self.known else 0, sequence_nr)
+        if self.known is None and self._accepted_as_first(gap):
+            self.known = close(None, gap)
             return True
-        self.out.holes.append(hole)
-        evidence = self.journal.get(hole, NOTHING_KNOWN)
-        if evidence.events is not None and _fills(evidence.events, hole):
-            for missing, event in enumerate(evidence.events, start=hole.first):
+        self.out.gaps.append(gap)
+        evidence = self.evidence.get(gap, NOTHING_KNOWN)
+        if evidence.events is not None and _fills(evidence.events, gap):
+            for missing, event in enumerate(evidence.events, start=gap.first):
                 self._deliver(replace(event, number=missing), Reason.HEALED)
             return True
-        if self._deleted(hole, evidence):
-            self.out.closed.append(hole)
-            self.known = close(self.known, hole)
+        if self._deleted(gap, evidence):
+            self.out.closed.append(gap)
+            self.known = close(self.known, gap)
             return True
-        wide = hole.size > self.policy.max_missing_to_search
-        reason = Reason.HOLE_TOO_WIDE if wide else Reason.FIRST_SEEN if self.known is None else Reason.HOLE
-        self.held = (reason, hole)
+        wide = gap.size > self.policy.max_missing_to_search
+        reason = Reason.GAP_TOO_WIDE if wide else Reason.FIRST_SEEN if self.known is None else Reason.GAP
+        self.held = (reason, gap)
         return False
 
-    def _accepted_as_first(self, hole: Hole) -> bool:
+    def _accepted_as_first(self, gap: Gap) -> bool:
         choice = self.policy.first_seen
         if choice == FirstSeen.ASSUME_FIRST and self.policy.starts_in_past_bucket:
             return True
         if choice == FirstSeen.REQUIRE_ONE or self.earlier is None:
             return False
-        return self.earlier.highest is None or self.earlier.highest == hole.last
+        return self.earlier.highest is None or self.earlier.highest == gap.last
 
-    def _deleted(self, hole: Hole, evidence: Evidence) -> bool:
+    def _deleted(self, gap: Gap, evidence: Evidence) -> bool:
         """Return whether the application has deleted a gap's events and the gap was seen at least the gap
         timeout ago.
         """
-        if evidence.seen_at_ticks is None or hole.before_sequence_nr - 1 > evidence.deleted_to:
+        if evidence.seen_at_ticks is None or gap.before_sequence_nr - 1 > evidence.deleted_to:
             return False
         return self.policy.now_ticks - evidence.seen_at_ticks >= self.policy.gap_timeout_ticks
 
@@ -327,7 +327,7 @@ class _Walk:
         """
         first = number if number < 1 or self._is_passed(number) else self._next_number()
         after = self.known.sequence_nr if self.known else 0
-        self.held = (reason, Hole(first, number, after, max(row.sequence_nr for row in rows) + 1))
+        self.held = (reason, Gap(first, number, after, max(row.sequence_nr for row in rows) + 1))
         self._hold(rows)
 
     def _hold(self, rows: list[Row]) -> None:
@@ -337,13 +337,13 @@ class _Walk:
             self._decide(row, Action.HOLD, self.held[0])
 
 
-def _fills(events: tuple[Row, ...], hole: Hole) -> bool:
+def _fills(events: tuple[Row, ...], gap: Gap) -> bool:
     """Return whether events fill a gap: one per missing number, rising between the gap's neighbours, none of
     them broken.
     """
-    numbers = [hole.after_sequence_nr, *(event.sequence_nr for event in events), hole.before_sequence_nr]
+    numbers = [gap.after_sequence_nr, *(event.sequence_nr for event in events), gap.before_sequence_nr]
     return (
-        len(events) == hole.size
+        len(events) == gap.size
         and all(low < high for low, high in zip(numbers, numbers[1:], strict=False))
         and not any(event.event_missing or event.offset_broken for event in events)
     )

@@ -78,7 +78,7 @@ def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
     assert "pairs" in found and "far" not in found and 50 < len(found) < 250
 
 
-def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
+def test_gaps_and_second_writers_are_named(spark: SparkSession) -> None:
     """Name gaps of the journal above deleted events, and each sequence_nr with two writers."""
     journal = spark.createDataFrame(
         events("hole", [1, 2, 5, 6])
@@ -100,8 +100,8 @@ def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
         ("two_writers", "two", 2, "t"),
         ("two_writers", "two", 3, "t"),
     ]
-    (hole,) = (line for line in found if line["persistence_id"] == "hole")
-    assert hole["detail"] == "sequence_nr 3 to 4 are missing in front of 5"
+    (gap,) = (line for line in found if line["persistence_id"] == "hole")
+    assert gap["detail"] == "sequence_nr 3 to 4 are missing in front of 5"
     assert (
         "w at o-000000002-w, z at o-000000002-z" in found[-1]["detail"]
         or "w at o-000000002-w, z at o-000000002-z" in found[-2]["detail"]

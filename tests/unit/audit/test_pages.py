@@ -31,7 +31,7 @@ def finding(**columns: object) -> Finding:
 
 def report(findings: dict[Kind, int], named: list[Finding], warnings: list[str]) -> AuditReport:
     figures = {"journal": 10, "view": 9, "clickhouse": 9, "deleted": 0, "pending": 0, "cleaned": 0}
-    of_tag = {kind: count for kind, count in findings.items() if kind != Kind.JOURNAL_HOLE}
+    of_tag = {kind: count for kind, count in findings.items() if kind != Kind.JOURNAL_GAP}
     return AuditReport(
         pipeline="orders",
         audit=7,
@@ -80,12 +80,12 @@ def test_findings_are_named_and_hostile_names_escaped(docs: str) -> None:
         timebucket=BUCKET,
         detail=HOSTILE,
     )
-    found = {Kind.MISSING_IN_VIEW: 1, Kind.JOURNAL_HOLE: 2}
+    found = {Kind.MISSING_IN_VIEW: 1, Kind.JOURNAL_GAP: 2}
     page = pages.written(report(found, [named], [HOSTILE]), PIPELINE, docs)
     assert verdict(page)["severity"] == "stop"
     sentences = {check["name"]: check["sentence"] for check in verdict(page)["checks"] if check["sentence"]}  # type: ignore[attr-defined]
     assert sentences["missing_in_view"] == f"tag {HOSTILE}: 1 × {Kind.MISSING_IN_VIEW.text}"
-    assert sentences["journal_hole"] == f"the run: 2 × {Kind.JOURNAL_HOLE.text}"
+    assert sentences["journal_hole"] == f"the run: 2 × {Kind.JOURNAL_GAP.text}"
     for file in Path(docs).rglob("*.html"):
         assert "<script" not in file.read_text()
     assert "2026-11-21T07:00:00Z" in Path(page).read_text()

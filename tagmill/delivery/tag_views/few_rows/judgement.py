@@ -13,7 +13,7 @@ from tagmill.arrow import schema_of
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import lives, seal_outputs
 from tagmill.delivery.tag_views.few_rows.staging import StagedFile
-from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, MAX_PASSES, GapInvestigator
+from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, MAX_PASSES, GapInvestigator
 from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, Key, judge_key, row_of
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import Plan
@@ -185,9 +185,9 @@ def _decided(
             for record in judge_key(key, before.get(key), of_key, policies, investigation.knowledge)
         ]
         _flag_late(records, plan)
-        holes = [record for record in records if record["kind"] == "hole"][:MAX_HOLES]
+        gaps = [record for record in records if record["kind"] == "hole"][:MAX_GAPS]
         if number == MAX_PASSES or not investigation.ask(
-            ((record["tag"], record["persistence_id"]), seal_outputs.hole(record)) for record in holes
+            ((record["tag"], record["persistence_id"]), seal_outputs.gap(record)) for record in gaps
         ):
             break
     return records

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tagmill.domain.documents import Batch
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, RunRow
@@ -52,7 +52,7 @@ def hold_row(persistence_id: str = "p-1", **changes: Any) -> HoldRow:
         "tag": "t",
         "persistence_id": persistence_id,
         "reason": "hole",
-        "hole": Hole(2, 2, 1, 3),
+        "gap": Gap(2, 2, 1, 3),
         "from_ticks": 50,
         "held_rows": 4,
         "since_run": 1,

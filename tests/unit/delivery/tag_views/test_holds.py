@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill.delivery.tag_views.holds import MAX_PROBES, gap_buckets, pick_holds
-from tagmill.domain.continuity.model import Hole, Progress
+from tagmill.domain.continuity.model import Gap, Progress
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.ledger.progress import HoldRow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HOLD = HoldRow("t", "", "hole", Hole(1, 1, 0, 2), 0, 1, 1, NOW, "seen")
+HOLD = HoldRow("t", "", "hole", Gap(1, 1, 0, 2), 0, 1, 1, NOW, "seen")
 
 
 def test_in_turn_reaches_all_holds_changed_first() -> None:

@@ -22,7 +22,7 @@ from tagmill.delivery.tag_views.seal_outputs import (
     oldest_hour,
     tag_outcome,
 )
-from tagmill.domain.continuity.model import Hole
+from tagmill.domain.continuity.model import Gap
 from tests.unit.delivery.tag_views.ledger_rows import NOW, hold_row, sealed_batch
 
 HOUR_MS = 3_600_000
@@ -91,11 +91,11 @@ def test_push_order_ignores_order_of_files(order: list[FileTotal]) -> None:
 def test_hold_keeps_its_age() -> None:
     """A hold that still waits for the same number has its age; with another number it is new."""
     key = ("t", "p-1")
-    same = judged_hold(PLAN, LOOK, key, "hole", Hole(2, 5, 1, 9), 50, 4)
+    same = judged_hold(PLAN, LOOK, key, "hole", Gap(2, 5, 1, 9), 50, 4)
     assert (same.since_run, same.since, same.seen) == (1, NOW, "f")
-    other = judged_hold(PLAN, LOOK, key, "hole", Hole(4, 4, 1, 9), 50, 4)
+    other = judged_hold(PLAN, LOOK, key, "hole", Gap(4, 4, 1, 9), 50, 4)
     assert (other.since_run, other.since, other.seen) == (7, PLAN.planned_at, "f")
-    new = judged_hold(PLAN, None, key, "hole", Hole(2, 2, 1, 3), 50, 4)
+    new = judged_hold(PLAN, None, key, "hole", Gap(2, 2, 1, 3), 50, 4)
     assert (new.since_run, new.since, new.seen) == (7, PLAN.planned_at, "")
     assert new == to_judge_again(new)
 

@@ -9,7 +9,7 @@ from tagmill.domain.continuity.model import (
     Action,
     Evidence,
     FirstSeen,
-    Hole,
+    Gap,
     Judgement,
     Policy,
     Progress,
@@ -63,7 +63,7 @@ def judge_with_journal(
     known: Progress | None,
     read: Iterable[Row],
     chosen: Policy,
-    asked: Callable[[Hole], Evidence] | None = None,
+    asked: Callable[[Gap], Evidence] | None = None,
 ) -> Judgement:
     """Judge the rows as the seal step does: ask the journal about new gaps and judge again until no gap is
     new.
@@ -71,10 +71,10 @@ def judge_with_journal(
     read, journal = list(read), {}
     while True:
         judgement = judge(known, read, chosen, journal)
-        news = [hole for hole in judgement.holes if hole not in journal]
+        news = [gap for gap in judgement.gaps if gap not in journal]
         if asked is None or not news:
             return judgement
-        journal |= {hole: asked(hole) for hole in news}
+        journal |= {gap: asked(gap) for gap in news}
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Pipeline:
     """
 
     chosen: Policy
-    asked: Callable[[Hole], Evidence] | None = None
+    asked: Callable[[Gap], Evidence] | None = None
     known: Progress | None = None
     held: bool = False
     view: list[Row] = field(default_factory=list)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tagmill.domain.continuity.model import Earlier, Evidence, FirstSeen, Hole, Progress, Reason
+from tagmill.domain.continuity.model import Earlier, Evidence, FirstSeen, Gap, Progress, Reason
 from tagmill.domain.continuity.rules import close, judge, remove
 from tagmill.errors import GuardRefused
 from tests.unit.domain.continuity.journals import (
@@ -72,7 +72,7 @@ def test_judge_known_rows_keeps_progress() -> None:
 def test_judge_without_rows_decides_nothing() -> None:
     """Judging neither rows nor progress gives no decision, progress, hold or gap."""
     judgement = judge(None, [], policy())
-    assert (judgement.decisions, judgement.progress, judgement.held, judgement.holes) == ([], None, None, [])
+    assert (judgement.decisions, judgement.progress, judgement.held, judgement.gaps) == ([], None, None, [])
 
 
 # -- the view was renumbered
@@ -149,22 +149,22 @@ def test_judge_gap_holds_events_behind_it() -> None:
     judgement = judge(progress(2), rows(3, 6, 7), policy())
     assert told(judgement) == ["3 deliver next", "6 hold hole", "7 hold hole"]
     assert judgement.held is not None
-    assert (judgement.held.reason, judgement.held.hole) == (Reason.HOLE, Hole(4, 5, 30, 60))
+    assert (judgement.held.reason, judgement.held.gap) == (Reason.GAP, Gap(4, 5, 30, 60))
     assert (judgement.held.rows, judgement.held.first_ticks) == (2, row(6).ticks)
-    assert judgement.holes == [Hole(4, 5, 30, 60)]
+    assert judgement.gaps == [Gap(4, 5, 30, 60)]
     assert judgement.progress == progress(3)
 
 
-def test_a_hole_that_filled_by_itself_is_delivered() -> None:
+def test_a_gap_that_filled_by_itself_is_delivered() -> None:
     """Gaps whose rows arrive in a later run are delivered in order."""
     first = judge(progress(2), rows(4), policy())
     assert delivered(judge(first.progress, rows(3, 4), policy())) == [3, 4]
 
 
-def test_only_the_first_hole_counts() -> None:
+def test_only_the_first_gap_counts() -> None:
     """Report the first gap only; rows behind it are held for it."""
     judgement = judge(progress(2), rows(4, 8), policy())
-    assert judgement.holes == [Hole(3, 3, 20, 40)]
+    assert judgement.gaps == [Gap(3, 3, 20, 40)]
     assert told(judgement) == ["4 hold hole", "8 hold hole"]
 
 
@@ -223,15 +223,15 @@ def test_judge_gap_not_filled_exactly_stays(events) -> None:
 
 def test_judge_filled_gap_asks_for_next() -> None:
     """Filling a gap from the journal leads to the question about the next gap."""
-    asked: list[Hole] = []
+    asked: list[Gap] = []
 
-    def journal(hole: Hole) -> Evidence:
-        asked.append(hole)
-        return Evidence((row(hole.first),), 0, NOW)
+    def journal(gap: Gap) -> Evidence:
+        asked.append(gap)
+        return Evidence((row(gap.first),), 0, NOW)
 
     judgement = judge_with_journal(progress(1), rows(3, 5), policy(), journal)
     assert delivered(judgement) == [2, 3, 4, 5]
-    assert asked == [Hole(2, 2, 10, 30), Hole(4, 4, 30, 50)]
+    assert asked == [Gap(2, 2, 10, 30), Gap(4, 4, 30, 50)]
 
 
 # -- a gap that the application deleted
@@ -241,7 +241,7 @@ def test_judge_deleted_gap_is_closed_after_timeout() -> None:
     """Gaps whose events the application deleted are closed after the gap timeout."""
     judgement = judge_with_journal(progress(3), rows(6, 7), policy(), deleted_to(59))
     assert told(judgement) == ["6 deliver next", "7 deliver next"]
-    assert judgement.closed == [Hole(4, 5, 30, 60)]
+    assert judgement.closed == [Gap(4, 5, 30, 60)]
     assert judgement.progress == progress(7, (4, 5))
 
 
@@ -264,10 +264,10 @@ def test_judge_deleted_first_events_raise_first_number() -> None:
     assert judgement.progress is not None and judgement.progress.first_number == 4
 
 
-def test_neighbouring_closed_holes_become_one_interval() -> None:
+def test_neighbouring_closed_gaps_become_one_interval() -> None:
     """Closing neighbouring gaps leaves one missing interval."""
-    once = close(progress(3), Hole(4, 5, 30, 60))
-    assert close(once, Hole(6, 6, 59, 70)).missing == ((4, 6),)
+    once = close(progress(3), Gap(4, 5, 30, 60))
+    assert close(once, Gap(6, 6, 59, 70)).missing == ((4, 6),)
 
 
 # -- any other gap, which a person closes
@@ -277,7 +277,7 @@ def test_judge_gap_closed_by_person_is_passed() -> None:
     """Events behind a gap are delivered once a person has closed it."""
     held = judge(progress(3), rows(6), policy()).held
     assert held is not None
-    judgement = judge(close(progress(3), held.hole), rows(6), policy())
+    judgement = judge(close(progress(3), held.gap), rows(6), policy())
     assert told(judgement) == ["6 deliver next"]
     assert judgement.progress == progress(6, (4, 5))
 
@@ -286,22 +286,22 @@ def test_judge_number_after_close_is_late() -> None:
     """Numbers that arrive after a person closed their gap are late, not renumbered."""
     held = judge(progress(3), rows(6), policy()).held
     assert held is not None
-    judgement = judge(close(progress(3), held.hole), rows(5, 6), policy())
+    judgement = judge(close(progress(3), held.gap), rows(5, 6), policy())
     assert told(judgement) == ["5 late below_first_or_closed", "6 deliver next"]
     assert judgement.progress == progress(6, (4, 4))
 
 
 @pytest.mark.parametrize(
-    "hole",
-    [Hole(3, 3, 20, 40), Hole(0, 0, 30, 41), Hole(6, 7, 50, 80)],
+    "gap",
+    [Gap(3, 3, 20, 40), Gap(0, 0, 30, 41), Gap(6, 7, 50, 80)],
     ids=["delivered", "zero", "not next"],
 )
-def test_close_numbers_not_next_is_refused(hole: Hole) -> None:
+def test_close_numbers_not_next_is_refused(gap: Gap) -> None:
     """Refuse to give up numbers that do not follow directly on progress."""
     with pytest.raises(
-        GuardRefused, match=f"numbers {hole.first} to {hole.last} can't be given up .progress is 4"
+        GuardRefused, match=f"numbers {gap.first} to {gap.last} can't be given up .progress is 4"
     ):
-        close(progress(4), hole)
+        close(progress(4), gap)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_judge_given_up_number_is_dropped(doubtful, reason) -> None:
     """Damaged rows of a number that a person gave up are dropped when they are read again."""
     before = judge(progress(5), [*doubtful, row(7)], policy())
     assert before.held is not None and before.held.reason == reason
-    after = judge(close(progress(5), before.held.hole), [*doubtful, row(7)], policy())
+    after = judge(close(progress(5), before.held.gap), [*doubtful, row(7)], policy())
     assert told(after) == [*["6 drop given_up"] * len(doubtful), "7 deliver next"]
     assert after.progress == progress(7, (6, 6))
 
@@ -334,7 +334,7 @@ def test_require_one_holds_a_first_number_above_one() -> None:
     """Policy require_one holds a first number above 1, even if nothing lies before it."""
     judgement = judge(None, rows(3, 4), policy(FirstSeen.REQUIRE_ONE), earlier=Earlier(None))
     assert told(judgement) == ["3 hold first_seen", "4 hold first_seen"]
-    assert judgement.held is not None and judgement.held.hole == Hole(1, 2, 0, 30)
+    assert judgement.held is not None and judgement.held.gap == Gap(1, 2, 0, 30)
     assert judgement.progress is None
 
 
@@ -352,7 +352,7 @@ def test_assume_first_in_current_bucket_holds() -> None:
     ]
 
 
-def test_assume_first_says_nothing_of_later_holes() -> None:
+def test_assume_first_says_nothing_of_later_gaps() -> None:
     """Policy assume_first covers the first number only; later gaps are held."""
     assert told(judge(None, rows(3, 5), policy(FirstSeen.ASSUME_FIRST))) == ["3 deliver next", "5 hold hole"]
 
@@ -396,7 +396,7 @@ def test_judge_copy_in_later_run_is_dropped() -> None:
 def test_two_events_that_claim_one_number_are_held(other) -> None:
     judgement = judge(progress(1), [row(2), other, row(3)], policy())
     assert [d.reason for d in judgement.decisions] == [Reason.TWO_EVENTS] * 3
-    assert judgement.held is not None and (judgement.held.hole.first, judgement.held.hole.last) == (2, 2)
+    assert judgement.held is not None and (judgement.held.gap.first, judgement.held.gap.last) == (2, 2)
 
 
 # -- clock skew
@@ -453,7 +453,7 @@ def test_judge_damaged_row_holds_itself_and_followers(damaged, reason) -> None:
     """Damaged rows are held together with all rows behind them."""
     judgement = judge(progress(1), [row(2), damaged, row(4)], policy())
     assert told(judgement) == ["2 deliver next", f"3 hold {reason}", f"4 hold {reason}"]
-    assert judgement.held is not None and judgement.held.hole.first == judgement.held.hole.last == 3
+    assert judgement.held is not None and judgement.held.gap.first == judgement.held.gap.last == 3
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -477,14 +477,14 @@ def test_judge_gap_before_damage_comes_first(damaged) -> None:
     """Holds wait for the gap before a damaged row first."""
     judgement = judge(progress(1), damaged, policy())
     assert judgement.held is not None
-    assert (judgement.held.reason, judgement.held.hole) == (Reason.HOLE, Hole(2, 3, 10, 40))
+    assert (judgement.held.reason, judgement.held.gap) == (Reason.GAP, Gap(2, 3, 10, 40))
 
 
 def test_close_broken_key_gives_up_missing_before() -> None:
     """Giving up a broken key also gives up the numbers that are missing before it."""
     held = judge(progress(1), [row(4, 0)], policy()).held
     assert held is not None and held.reason == Reason.BROKEN_KEY
-    assert close(progress(1), held.hole) == Progress(4, 10, progress(1).ticks, progress(1).offset, ((2, 4),))
+    assert close(progress(1), held.gap) == Progress(4, 10, progress(1).ticks, progress(1).offset, ((2, 4),))
 
 
 # -- small parts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagmill.domain.continuity.model import Action, Evidence, FirstSeen, Hole, Progress, Row
+from tagmill.domain.continuity.model import Action, Evidence, FirstSeen, Gap, Progress, Row
 from tagmill.domain.continuity.rules import close, judge
 from tests.unit.domain.continuity.journals import (
     HOUR,
@@ -119,7 +119,7 @@ def test_nothing_at_or_behind_what_holds_is_delivered(
     assert bool(held_rows) == (judgement.held is not None)
     if judgement.held:
         assert judgement.held.rows == len(held_rows)
-        assert all(number < judgement.held.hole.first for number in delivered(judgement))
+        assert all(number < judgement.held.gap.first for number in delivered(judgement))
         assert all(held.number > number for held in held_rows for number in delivered(judgement))
 
 
@@ -181,7 +181,7 @@ def test_reading_order_changes_nothing(
     """Reading the rows backwards gives the same progress, gaps and deliveries."""
     one = judge_with_journal(known, read, chosen, lambda _: found)
     other = judge_with_journal(known, list(reversed(read)), chosen, lambda _: found)
-    assert (one.progress, one.holes, delivered(one)) == (other.progress, other.holes, delivered(other))
+    assert (one.progress, one.gaps, delivered(one)) == (other.progress, other.gaps, delivered(other))
 
 
 @given(progresses, any_rows(), policies)
@@ -215,9 +215,9 @@ def test_gaps_filled_deliver_each_event_once(runs: Runs, data: Any) -> None:
     journal = {r.sequence_nr: r for new, _ in runs for r in new}
     lost = data.draw(st.sets(st.sampled_from(sorted({r.number for r in journal.values()}))))
 
-    def ask(hole: Hole) -> Evidence:
+    def ask(gap: Gap) -> Evidence:
         between = [
-            r for nr, r in sorted(journal.items()) if hole.after_sequence_nr < nr < hole.before_sequence_nr
+            r for nr, r in sorted(journal.items()) if gap.after_sequence_nr < nr < gap.before_sequence_nr
         ]
         return Evidence(tuple(between), 0, NOW)
 
@@ -259,7 +259,7 @@ def test_gaps_closed_by_person_lose_nothing(runs: Runs, data: Any) -> None:
     for new, again in runs:
         judgement = pipeline.run(new, again)
         while judgement.held and data.draw(st.booleans()):
-            pipeline.known = close(pipeline.known, judgement.held.hole)
+            pipeline.known = close(pipeline.known, judgement.held.gap)
             judgement = pipeline.run([])
     pipeline.run([], pipeline.view)
     arrived = {(r.number, r.sequence_nr) for new, _ in runs for r in new}
@@ -273,7 +273,7 @@ def test_late_numbers_come_once_in_any_order(last: int, width: int, data: Any) -
     known = progress(last)
     held = judge(known, [row(last + width + 1)], policy()).held
     assert held is not None
-    known = judge(close(known, held.hole), [row(last + width + 1)], policy()).progress
+    known = judge(close(known, held.gap), [row(last + width + 1)], policy()).progress
     late = data.draw(st.permutations(range(last + 1, last + width + 1)))
     for number in late:
         judgement = judge(known, [row(number)], policy())
