@@ -3,6 +3,8 @@
 It says what was done, or why the job failed and whether a rerun helps.
 """
 
+import atexit
+import gc
 import json
 import time
 from argparse import ArgumentParser, Namespace
@@ -97,6 +99,7 @@ def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
 
     Errors are written to the report, a defect's trace to a log that the report names.
     """
+    atexit.register(gc.freeze)  # as the command line does
     report, start = JobReport(step, args.pipeline, getattr(args, "run", None)), time.monotonic()
     try:
         yield report
