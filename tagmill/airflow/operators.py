@@ -101,7 +101,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):
     def _build_spark_submit_command(self, application: str) -> list[str]:
         if self._python is None:
             return list(super()._build_spark_submit_command(application))
-        self.log.info("The run has few rows: %s starts without spark-submit", application)
+        self.log.info("There are few rows: %s starts without spark-submit", application)
         return [self._python, application, *(self._application_args or [])]
 
     def _options(self, application: str) -> str:
@@ -166,7 +166,7 @@ class JobOperator(SparkSubmitOperator):
         """Return the arguments that only this job has."""
         return ()
 
-    def needs_no_spark(self) -> bool:
+    def needs_no_spark(self, settings: Settings) -> bool:
         """Return whether the job is likely to need no Spark at all."""
         return False
 
@@ -244,7 +244,9 @@ class JobOperator(SparkSubmitOperator):
 
         jobs = job_environment.variables(settings.spark.environment)
         names_python = any(key in settings.spark.conf for key in PYTHON_KEYS)
-        python = jobs.get("PYSPARK_DRIVER_PYTHON") if self.needs_no_spark() and not names_python else None
+        python = (
+            jobs.get("PYSPARK_DRIVER_PYTHON") if not names_python and self.needs_no_spark(settings) else None
+        )
         secrets = connections.spark_environment(settings, *self.stores)
         self.conf = _without_master(spark_conf(settings, few_rows=few_rows))
         hook = self._new_hook(settings, secrets, own)
@@ -316,7 +318,7 @@ class SealOperator(JobOperator):
         self.log.info("%s", message)
         return {"run": run, "message": message}
 
-    def needs_no_spark(self) -> bool:
+    def needs_no_spark(self, settings: Settings) -> bool:
         """Return what the plan says."""
         return bool(self.planned.get("few_rows"))
 
@@ -371,7 +373,7 @@ class OperationJob(JobOperator):
         self.name = f"tagmill-{self.step}-{self.pipeline}"
         self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
         self.arguments = job_arguments(operation, params)
-        self._has_few_rows = operation.has_few_rows
+        self._has_few_rows, self._needs_no_spark = operation.has_few_rows, operation.needs_no_spark
 
     def job_arguments(self) -> Sequence[str]:
         """Return the operation and its parameters."""
@@ -380,6 +382,10 @@ class OperationJob(JobOperator):
     def has_few_rows(self, settings: Settings) -> bool:
         """Return what the operation says of the rows that it has to read."""
         return self._has_few_rows(settings, self.pipeline)
+
+    def needs_no_spark(self, settings: Settings) -> bool:
+        """Return what the operation says."""
+        return self._needs_no_spark(settings, self.pipeline)
 
 
 class AuditOperator(JobOperator):

@@ -6,7 +6,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tagmill.operations.model import Operation, Parameters, Work
-from tagmill.operations.work_size import few_replicated_records, few_waiting_records
+from tagmill.operations.work_size import (
+    few_replicated_records,
+    few_waiting_records,
+    replicated_without_spark,
+)
 
 
 class ReplicateParameters(Parameters):
@@ -66,6 +70,7 @@ REPLICATE = Operation(
     _replicate,
     kafka=True,
     has_few_rows=few_waiting_records,
+    needs_no_spark=replicated_without_spark,
 )
 PURGE = Operation(
     "kafka-journal purge-expired",

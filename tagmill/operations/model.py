@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
-from tagmill.operations.work_size import HasFewRows, few_events
+from tagmill.operations.work_size import HasFewRows, few_events, never
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +119,7 @@ class Operation(Generic[P]):
         changes: False if it only reads, so that there is nothing to approve.
         kafka: whether it logs in to Kafka, too.
         has_few_rows: returns whether it has so little to read that its session suits that.
+        needs_no_spark: returns whether it is likely to need no session at all.
     """
 
     name: str
@@ -130,3 +131,4 @@ class Operation(Generic[P]):
     changes: bool = True
     kafka: bool = False
     has_few_rows: HasFewRows = few_events
+    needs_no_spark: HasFewRows = never

@@ -23,6 +23,11 @@ PAGE_ROWS = 5000
 HasFewRows = Callable[[Settings, str], bool]
 
 
+def never(_settings: Settings, _pipeline: str) -> bool:
+    """Return False: the operation is Spark's work, whatever it has to read."""
+    return False
+
+
 def few_events(settings: Settings, pipeline: str) -> bool:
     """Return whether the journal and the view of a pipeline of tag views have few rows together."""
     from tagmill.cassandra.client import FAULTS, Cassandra
@@ -43,9 +48,17 @@ def few_events(settings: Settings, pipeline: str) -> bool:
 
 def few_waiting_records(settings: Settings, pipeline: str) -> bool:
     """Return whether few records of a Kafka Journal wait for their replication."""
+    return _wait_at_most(settings.spark.small_job_rows, settings, pipeline)
+
+
+def replicated_without_spark(settings: Settings, pipeline: str) -> bool:
+    """Return whether so few records of a Kafka Journal wait that a replication reads them without Spark."""
+    return _wait_at_most(settings.kafka_journal(pipeline).small_run_rows, settings, pipeline)
+
+
+def _wait_at_most(most: int, settings: Settings, pipeline: str) -> bool:
     from tagmill.kafka_journal.replicate import status
 
-    most = settings.spark.small_job_rows
     with suppress(TagmillError):
         return bool(most) and sum(place.waiting for place in status(settings, pipeline)) <= most
     return False

@@ -389,23 +389,42 @@ def test_job_of_few_rows_that_dies_is_retried(jobs, spark_submit, monkeypatch):
         spark_submit(few_rows=True)
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_operation_of_few_rows_gets_fast_jvm(jobs, spark_submit, monkeypatch, tmp_path, few):
-    """The operator counts before the JVM starts, and tells spark-submit and the job."""
+@pytest.fixture
+def operation_job(jobs, spark_submit, tmp_path):
+    """Return a function that runs a build as a job, with answers of its own about its rows, and returns what was
+    started.
+    """
     from dataclasses import replace
 
     from tagmill.airflow.operators import OperationJob
     from tagmill.operations.views import BUILD
 
-    operation = replace(BUILD, has_few_rows=lambda settings, pipeline: few)
-    job = OperationJob(task_id="build", pipeline="payments", operation=operation, jobs=tmp_path)
-    context = {
-        "dag_run": SimpleNamespace(dag_id="deliver_payments", run_id="manual__1"),
-        "ti": SimpleNamespace(try_number=1),
-        "params": {},
-    }
-    job.execute(context)
-    seen = spark_submit.seen()
+    def run(**answers):
+        said = {name: lambda settings, pipeline, answer=answer: answer for name, answer in answers.items()}
+        operation = replace(BUILD, **said)
+        job = OperationJob(task_id="build", pipeline="payments", operation=operation, jobs=tmp_path)
+        context = {
+            "dag_run": SimpleNamespace(dag_id="deliver_payments", run_id="manual__1"),
+            "ti": SimpleNamespace(try_number=1),
+            "params": {},
+        }
+        job.execute(context)
+        return spark_submit.seen()
+
+    return run
+
+
+@pytest.mark.parametrize("needs", [True, False])
+def test_operation_that_needs_no_spark_starts_no_submit(operation_job, needs):
+    seen = operation_job(has_few_rows=True, needs_no_spark=not needs)
+    assert ("--master" in seen["arguments"]) is needs
+    assert ("PYSPARK_SUBMIT_ARGS" in seen["environment"]) is not needs
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_operation_of_few_rows_gets_fast_jvm(operation_job, few):
+    """The operator counts before the JVM starts, and tells spark-submit and the job."""
+    seen = operation_job(has_few_rows=few)
     assert ("spark.sql.codegen.wholeStage=false" in seen["arguments"]) is few
     assert ("TieredStopAtLevel" in str(seen["arguments"])) is few
     assert ('"--few-rows"' in seen["files"]["@"].splitlines()) is few
