@@ -14,7 +14,13 @@ from local.fixtures import WITHOUT_VIEWS
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.operations import work_size
-from tagmill.operations.work_size import few_events, few_ids, few_replicated_records, few_waiting_records
+from tagmill.operations.work_size import (
+    few_events,
+    few_ids,
+    few_replicated_records,
+    few_waiting_records,
+    replicated_without_spark,
+)
 from tagmill.spark.session import FEW_ROWS, FIRST_COMPILER, JAVA_OPTIONS
 from tests.support.building import VIEWS, recorded, rows
 from tests.support.kafka import append_header
@@ -124,6 +130,8 @@ def test_kafka_journal_counts_waiting_or_replicated(kafka_journal, spark):
     ask = [with_limit(settings, most) for most in (2, 3)]
     assert [few_waiting_records(one, journal.name) for one in ask] == [False, True]
     assert [few_replicated_records(one, journal.name) for one in ask] == [True, True]
+    without = [journal.settings(FEW_ROWS, small_run_rows=most) for most in (2, 3)]
+    assert [replicated_without_spark(one, journal.name) for one in without] == [False, True]
     replicate(settings, journal.name, owner="cli/test/1/0", spark=lambda: spark)
     assert [few_waiting_records(one, journal.name) for one in ask] == [True, True]
     assert [few_replicated_records(one, journal.name) for one in ask] == [False, True]
