@@ -182,7 +182,7 @@ class FewRecords:
 
     def _write(self, table: str, written_at: int, made: Iterator[dict[str, Any]], schema: pa.Schema) -> None:
         target = Target(self.tables.name, table, written_at)
-        write_rows(self.tables.cassandra, target, _some_at_once(made, schema))
+        write_rows(self.tables.cassandra, target, some_at_once(made, schema))
 
     def _write_file(self, folder: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
         repeated = [name for name in REPEATED if name in schema.names]
@@ -230,7 +230,7 @@ def event_rows(row: Mapping[str, Any], fold: Mapping[str, Any]) -> Iterator[dict
             }
 
 
-def _some_at_once(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def some_at_once(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches of at most ROWS_AT_ONCE, and of about BYTES_AT_ONCE; rows of a partition follow each
     other.
     """

@@ -233,8 +233,8 @@ def test_error_of_pipeline_leaves_the_others(user, monkeypatch):
 
         return fail
 
-    def runs(ledger, settings, name):
-        if name == "orders":
+    def runs(workspace):
+        if workspace.name == "orders":
             raise PermissionError(13, "Permission denied", "/data/orders/docs")
         return iter(())
 

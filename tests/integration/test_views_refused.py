@@ -238,7 +238,7 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
         assert code == 3 and "2 persistence ids wait in views build, 'scanned' in front of" in told
         assert f"tagmill views build --pipeline {name} --adopt" in told and "failed" not in told
     with monkeypatch.context() as patched:
-        patched.setattr("tagmill.spark.session.spark_session", lambda *_: nullcontext(spark))
+        patched.setattr("tagmill.spark.session.spark_session", lambda *_, **__: nullcontext(spark))
         arguments = ["--operation", "views build", "--pipeline", name, "--owner", OWNER]
         assert job.main([*arguments, "--config", str(file)]) == 0
         code, _, told = tagmill(file, "views", "build", "--pipeline", name)

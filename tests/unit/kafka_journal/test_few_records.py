@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from tagmill.kafka.partitioner import layout_of
-from tagmill.kafka_journal.few_records import EVENTS, _some_at_once, in_order
+from tagmill.kafka_journal.few_records import EVENTS, some_at_once, in_order
 from tagmill.kafka_journal.pieces import in_turn
 from tagmill.kafka_journal.staging import in_batches
 
@@ -76,7 +76,7 @@ def test_rows_are_written_in_bounded_batches(size, rows, expected):
             }
 
     found = []
-    for batch in _some_at_once(events(), EVENTS):
+    for batch in some_at_once(events(), EVENTS):
         found.append(batch.num_rows)
         assert made == sum(found)
         assert all(one < two for one, two in pairwise(batch["seq_nr"].to_pylist()))
