@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from tagmill.kafka.partitioner import layout_of
-from tagmill.kafka_journal.few_records import EVENTS, some_at_once, in_order
+from tagmill.kafka_journal.few_records import EVENTS, in_order, some_at_once
 from tagmill.kafka_journal.pieces import in_turn
 from tagmill.kafka_journal.staging import in_batches
 
