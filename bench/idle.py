@@ -51,6 +51,9 @@ def main(
     stack, walls = Stack(layout.resolve()), []
     airflow = stack.airflow
     api = airflow.api()
+    api.pause(DAG, False)  # bin/run switches another DAG on
+    while not set(api.runs(DAG).values()) <= FINAL:
+        time.sleep(0.5)
     print(
         f"| round | {'new rows | ' if rows else ''}parts: s waiting + s at work | in all s | JVMs started |"
     )
