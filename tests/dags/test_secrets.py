@@ -390,7 +390,7 @@ def test_job_of_few_rows_that_dies_is_retried(jobs, spark_submit, monkeypatch):
 
 
 @pytest.fixture
-def operation_job(jobs, spark_submit, tmp_path):
+def operation_job(jobs, spark_submit, monkeypatch, tmp_path):
     """Return a function that runs a build as a job, with answers of its own about its rows, and returns what was
     started.
     """
@@ -402,7 +402,9 @@ def operation_job(jobs, spark_submit, tmp_path):
     def run(**answers):
         said = {name: lambda settings, pipeline, answer=answer: answer for name, answer in answers.items()}
         operation = replace(BUILD, **said)
-        job = OperationJob(task_id="build", pipeline="payments", operation=operation, jobs=tmp_path)
+        monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+        more = {"operation": operation, "jobs": tmp_path, "conn_id": "tagmill_spark"}
+        job = OperationJob(task_id="build", pipeline="payments", **more)
         context = {
             "dag_run": SimpleNamespace(dag_id="deliver_payments", run_id="manual__1"),
             "ti": SimpleNamespace(try_number=1),
