@@ -32,8 +32,9 @@ def main(argv: Sequence[str]) -> int:
         settings, parameters = Settings.load(args.config), operation.parameters.of(args.parameters)
         parameters.check(dry_run=args.dry_run)
         name = f"tagmill {operation.name} {args.pipeline}"
-        few = {"has_few_rows": lambda: args.few_rows}
-        with session_when_asked(settings, name, at_once=args.start_spark, **few) as spark:
+        with session_when_asked(
+            settings, name, at_once=args.start_spark, has_few_rows=lambda: args.few_rows
+        ) as spark:
             by, tell = (args.owner, args.owner), partial(print, flush=True)
             assert operation.run is not None
             done = operation.run(Work(settings, args.pipeline, *by, args.dry_run, tell, spark), parameters)

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
-from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import View
 from tagmill.journal.view_warnings import early, large_partitions
 from tagmill.ledger.audits import AuditRow
@@ -209,25 +210,14 @@ def write_buckets(
         _agrees().alias("agrees"),
     )
     if few:
-        key = view.key(row.pipeline)
-        cassandra.write_many(
-            f"INSERT INTO {identifiers.cql(ledger_keyspace)}.audited_buckets"
-            " (pipeline, tag, timebucket, audit, audited_at, rows, agrees) VALUES (?, ?, ?, ?, ?, ?, ?)"
-            " USING TIMESTAMP ?",
-            (
-                (
-                    key,
-                    line.tag,
-                    line.timebucket,
-                    row.audit,
-                    judged.audited_at,
-                    line["rows"],
-                    line.agrees,
-                    written,
-                )
-                for line in words.select("tag", "timebucket", "rows", "agrees").collect()
-            ),
-        )
+        rows = [line.asDict() for line in words.drop("audited_at").collect()]
+        if rows:
+            target, shared = (
+                Target(ledger_keyspace, "audited_buckets", written),
+                {"audited_at": judged.audited_at},
+            )
+            batch = pa.RecordBatch.from_pylist(rows)
+            write_rows(cassandra, target, [batch], shared, mixed=WRITES_TOGETHER)
         return
     options = {
         "keyspace": ledger_keyspace,

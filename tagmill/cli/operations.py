@@ -139,11 +139,9 @@ def working(operation: Operation[P], pipeline: str, parameters: P) -> Iterator[C
         "topic": configured.topic,
         "kafka_journal": configured.kafka_journal,
     }[operation.kind](pipeline)
-    name, has_few_rows = (
-        f"tagmill {operation.name} {pipeline}",
-        partial(operation.has_few_rows, configured, pipeline),
-    )
-    with session_when_asked(configured, name, has_few_rows=has_few_rows) as spark:
+    name = f"tagmill {operation.name} {pipeline}"
+    few = partial(operation.has_few_rows, configured, pipeline)
+    with session_when_asked(configured, name, has_few_rows=few) as spark:
 
         def work(dry_run: bool) -> Any:
             assert operation.run is not None

@@ -143,7 +143,6 @@ class _Migrator:
         return self._layout().due(self.plan.steps)
 
     def _change_schema(self) -> None:
-
         with open_step(self.settings, self.pipeline, owner=self.owner, wait=True) as workspace:
             self._run(self._due())
             workspace.give_back()
@@ -314,7 +313,6 @@ class _Migrator:
             raise GuardRefused(
                 f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays"
             )
-
         with open_step(self.settings, self.pipeline, owner=self.owner) as workspace:
             self._run(old)
             workspace.give_back()

@@ -161,18 +161,19 @@ class _Rebuilder(SelectionAttempt):
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
-        of_ledger = self.builds.cassandra, self.workspace.ledger_keyspace, self.journal.keyspace
+        workspace, view = self.workspace, self.pipeline.view
+        keyspaces = workspace.ledger_keyspace, self.journal.keyspace
         if (
             not self.selection.tags
             and not self._count("standing")
-            and not CleanupLog(*of_ledger, self.pipeline.view).any_of(sums.rows)
+            and not CleanupLog(workspace.cassandra, *keyspaces, view).any_of(sums.rows)
         ):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
             # is needed.
             added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
             return _Changes(added, "rows", None, *all_added(sums))
-        had = [self.pipeline.view, *JournalViews(*of_ledger).earlier(self.pipeline.view)]
-        cleaned_of = frames.cleaned(self.spark, *of_ledger[1:], had)
+        had = [view, *workspace.journal_store(JournalViews).earlier(view)]
+        cleaned_of = frames.cleaned(self.spark, *keyspaces, had)
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
         compared = materialize(

@@ -9,21 +9,19 @@ Every row is written with the build's own timestamp, so a builder that was froze
 build can't overwrite newer rows.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from cassandra.query import UNSET_VALUE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.cassandra import uuids
-from tagmill.cassandra.bulk_writer import Target
-from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
 from tagmill.domain import identifiers
 from tagmill.runs import checkpoints
 from tagmill.runs.progress import Tell
@@ -35,6 +33,21 @@ from tagmill.views.run_numbering import SLOTS
 
 ID = "persistence_id"
 ROWS_AT_ONCE = 10_000
+# Columns of tag_write_progress, and those of view_progress that differ from row to row.
+PROGRESS = pa.schema(
+    {
+        **{name: pa.string() for name in (ID, "tag", "offset")},
+        **{name: pa.int64() for name in ("sequence_nr", "tag_pid_sequence_nr")},
+    }
+)
+RECORDS = pa.schema(
+    {
+        ID: pa.string(),
+        **{name: pa.int64() for name in ("sequence_nr", "partition_nr", "scanned")},
+        **{name: pa.map_(pa.string(), pa.int64()) for name in ("numbers", "sequence_nrs")},
+        "offsets": pa.map_(pa.string(), pa.string()),
+    }
+)
 
 
 def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
@@ -56,8 +69,10 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order, own=cassandra)
     checkpoints.reached("build.after_views")
     tell(f"writing the progress of {manifest.moved} persistence ids")
-    few = are_few(files, files.parquet(f"{manifest.folder}/records"))
-    (_write_few_records if few else partial(_write_records, spark))(cassandra, files, manifest)
+    if are_few(files, files.parquet(f"{manifest.folder}/records")):
+        _write_few_records(cassandra, files, manifest)
+    else:
+        _write_records(spark, cassandra, files, manifest)
 
 
 def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:
@@ -90,52 +105,32 @@ def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, m
 
 def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:
     """Write what _write_records does, by this process's own connection."""
+
+    def write(
+        keyspace: str, table: str, rows: list[dict[str, Any]], schema: pa.Schema, **shared: Any
+    ) -> None:
+        target, batch = Target(keyspace, table, manifest.written_at), pa.RecordBatch.from_pylist(rows, schema)
+        write_rows(cassandra, target, [batch], shared, mixed=WRITES_TOGETHER)
+
     parts = files.record_batches(f"{manifest.folder}/records", ROWS_AT_ONCE)
     records = [record for part in parts for record in part.to_pylist()]
-    _insert(
-        cassandra,
-        manifest,
-        f"{identifiers.cql(manifest.journal)}.tag_write_progress",
-        (ID, "tag", "offset", "sequence_nr", "tag_pid_sequence_nr"),
-        (
-            (record[ID], line["tag"], UUID(line["offset"]), line["sequence_nr"], line["number"])
-            for record in records
-            for line in record["progress"]
-            if line["tag"] in record["new"]
-        ),
-    )
+    progress = [
+        {ID: record[ID], **line, "tag_pid_sequence_nr": line["number"]}
+        for record in records
+        for line in record["progress"]
+        if line["tag"] in record["new"]
+    ]
+    write(manifest.journal, "tag_write_progress", progress, PROGRESS)
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        fields, place = ("number", "sequence_nr", "offset"), (ID, "sequence_nr", "partition_nr", "scanned")
-        _insert(
-            cassandra,
-            manifest,
-            f"{identifiers.cql(cassandra.settings.ledger_keyspace)}.view_progress",
-            ("journal", "build", *place, *(f"{name}s" for name in fields)),
-            (
-                (
-                    manifest.journal,
-                    manifest.build,
-                    *(record[name] for name in place),
-                    *({line["tag"]: line[name] for line in record["progress"]} for name in fields),
-                )
-                for record in records
-            ),
-        )
-
-
-def _insert(
-    cassandra: Cassandra,
-    manifest: Manifest,
-    table: str,
-    columns: Sequence[str],
-    rows: Iterable[tuple[Any, ...]],
-) -> None:
-    """Write rows at the build's write time; null leaves a column as it is."""
-    cassandra.write_many(
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) USING TIMESTAMP ?",
-        ((*(UNSET_VALUE if value is None else value for value in row), manifest.written_at) for row in rows),
-    )
+        fields = ("number", "sequence_nr", "offset")
+        ours = [
+            record
+            | {f"{name}s": [(line["tag"], line[name]) for line in record["progress"]] for name in fields}
+            for record in records
+        ]
+        shared = {"journal": manifest.journal, "build": manifest.build}
+        write(cassandra.settings.ledger_keyspace, "view_progress", ours, RECORDS, **shared)
 
 
 def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
