@@ -210,14 +210,10 @@ def write_buckets(
         _agrees().alias("agrees"),
     )
     if few:
-        rows = [line.asDict() for line in words.drop("audited_at").collect()]
-        if rows:
-            target, shared = (
-                Target(ledger_keyspace, "audited_buckets", written),
-                {"audited_at": judged.audited_at},
-            )
-            batch = pa.RecordBatch.from_pylist(rows)
-            write_rows(cassandra, target, [batch], shared, mixed=WRITES_TOGETHER)
+        if rows := [line.asDict() for line in words.drop("audited_at").collect()]:
+            target = Target(ledger_keyspace, "audited_buckets", written)
+            shared = {"audited_at": judged.audited_at}
+            write_rows(cassandra, target, [pa.RecordBatch.from_pylist(rows)], shared, mixed=WRITES_TOGETHER)
         return
     options = {
         "keyspace": ledger_keyspace,
