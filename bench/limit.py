@@ -5,18 +5,20 @@ The limit does without plan, continuity, gate, checksums, ledger and verificatio
 without projections. It runs in a process of its own: python -m bench.limit CONFIG PIPELINE FOLDER
 """
 
+import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import clickhouse_connect
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import INSERT_SETTINGS
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.model import ScanUnit, Slice
-from tagmill.delivery.tag_views.scan import _whole
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
 from tagmill.spark.connector import table
 from tagmill.spark.session import session
@@ -45,7 +47,7 @@ def main(config: str, pipeline: str, folder: str) -> None:
     spark = session(settings, name="limit")
     begun = time.monotonic()
     view = table(spark, chosen.keyspace, chosen.view_table, directJoinSetting="on")
-    _whole(spark, view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
+    _whole(view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
     scanned = time.monotonic()
     target = f"{chosen.destination}_limit"
     columns = ", ".join(
@@ -73,6 +75,23 @@ def main(config: str, pipeline: str, folder: str) -> None:
     )
     client.command(f"DROP TABLE {target} SYNC")
     spark.stop()
+
+
+def _whole(view: DataFrame, units: list[ScanUnit]) -> DataFrame:
+    """Read whole partitions by direct join: one task per unit, its buckets one after the other in time."""
+    keys = json.dumps([[part.timebucket for part in unit.slices] for unit in units])
+    identities = json.dumps([[str(unit.number), unit.tag] for unit in units])
+    index = (F.col("id") + 1).cast("int")
+    units_frame = view.sparkSession.range(0, len(units), 1, len(units)).select(
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 1)
+        .cast("int")
+        .alias("unit"),
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 2).alias(
+            "tag_name"
+        ),
+        F.explode(F.element_at(F.from_json(F.lit(keys), "array<array<bigint>>"), index)).alias("timebucket"),
+    )
+    return units_frame.join(view, ["tag_name", "timebucket"]).select("unit", *VIEW_COLUMNS)
 
 
 def _client(settings: Settings) -> "clickhouse_connect.driver.client.Client":

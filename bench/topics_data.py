@@ -8,7 +8,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tagmill.cassandra.bulk_writer import Target
 from tagmill.cassandra.client import Cassandra
@@ -27,8 +27,8 @@ from tagmill.config.settings import ClickHouseSettings, Settings
 from tagmill.delivery.topics import destination_table
 from tagmill.delivery.topics.seal import IN_FILES
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import places, unread
-from tagmill.kafka.spark_source import kafka_records
+from tagmill.kafka.offset_ranges import Range, places, unread
+from tagmill.kafka.worker_source import RECORDS_PER_TASK
 from tagmill.ledger import schema
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
@@ -108,7 +108,7 @@ def raw(settings: Settings, ids: str = "") -> None:
         ranges, _ = unread(
             PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on=""
         )
-        rows = kafka_records(spark, kafka, ranges).select("topic", "partition", "offset", "value")
+        rows = _records(spark, settings, ranges).select("topic", "partition", "offset", "value")
         print(
             rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint")
             .groupBy()
@@ -118,6 +118,21 @@ def raw(settings: Settings, ids: str = "") -> None:
     if ids:
         _load_ids(settings, spark)
     spark.stop()
+
+
+def _records(spark: SparkSession, settings: Settings, ranges: Sequence[Range]) -> DataFrame:
+    """Return the records of ranges as Spark's own Kafka source reads them."""
+    offsets = {
+        name: json.dumps({"bench": {str(one.partition): getattr(one, end) for one in ranges}})
+        for name, end in (("startingOffsets", "first"), ("endingOffsets", "end"))
+    }
+    return (
+        spark.read.format("kafka")
+        .options(**{"kafka.bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}, **offsets)
+        .options(assign=json.dumps({"bench": [one.partition for one in ranges]}), includeHeaders="true")
+        .options(minPartitions=str(sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)))
+        .load()
+    )
 
 
 def _load_ids(settings: Settings, spark: SparkSession) -> None:

@@ -214,9 +214,8 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """
     from pyspark import SparkContext
 
-    from tagmill.spark import bulk_load
+    from tagmill.spark import bulk_load, table_scan
     from tagmill.spark.session import session
-    from tagmill.views import staging
 
     if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
         SparkContext._gateway.shutdown()
@@ -229,7 +228,7 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         sections={"spark": {"conf": SHARED}},
     )
     running = session(configured, name="tagmill-tests")
-    with patch.object(bulk_load, "TASKS", FEW_TASKS), patch.object(staging, "TASKS_PER_CORE", FEW_TASKS):
+    with patch.object(bulk_load, "TASKS", FEW_TASKS), patch.object(table_scan, "TASKS_PER_CORE", FEW_TASKS):
         yield running
     running.stop()
 

@@ -1,33 +1,29 @@
 """Read each of Cassandra's tables in one pass, and stage narrow key rows and hashes as Parquet below the
 audit's folder.
-
-The hash of a row is that of a batch's row (tagmill.domain.batches.layout), over the columns that the journal
-knows. Its sums are the same wherever the same rows are, in journal, view or ClickHouse; another value of any
-column changes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import as_batch_rows, checksum
-from tagmill.domain.batches import layout
+from tagmill.audit import row_hashes
+from tagmill.cassandra.client import Cassandra
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.domain.timeuuid import FUTURE_TICKS, TICKS_PER_MILLISECOND
-from tagmill.journal.flaws import Reason
-from tagmill.journal.frames import CleanedOf, JournalSchema, all_events, bucket, cleaned, event_tags
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
-from tagmill.spark.columns import signed, xxhash64
+from tagmill.runs.storage import RunFiles
 from tagmill.spark.connector import table
 from tagmill.spark.materialize import materialize
+from tagmill.spark.table_scan import TableScan, Target
 
 ID = "persistence_id"
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
 GONE = 2**62
-KEYS = ("tag_name", "timebucket", "timestamp", ID, "tag_pid_sequence_nr", "sequence_nr")
-TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,110 +69,48 @@ def _by_tag(values: Mapping[str, int]) -> Column:
     )[F.col("tag")]
 
 
-def stage_journal(spark: SparkSession, journal: JournalSchema, scope: Scope, url: str) -> DataFrame:
-    """Write one row per event of `messages`, of all persistence ids, and read them back.
-
-    Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the
-    pipeline), tag_count (all), event_hash, flaw (a Reason, or null). Events without tags of the pipeline have
-    no hash.
-    """
-    messages, all_tags = all_events(spark, journal), event_tags(journal.columns)
-    old_only = (F.size(all_tags) > 0) & (F.size(event_tags(["tags"])) == 0)
-    wanted = F.array_intersect(all_tags, F.array(*map(F.lit, scope.tags)))
-    unread = _unread(journal)
-    as_view = messages.select(
-        F.lit(0).alias("unit"),
-        F.lit("").alias("tag_name"),
-        F.lit(0).cast("bigint").alias("timebucket"),
-        "timestamp",
-        ID,
-        F.lit(0).cast("bigint").alias("tag_pid_sequence_nr"),
-        "sequence_nr",
-        *_payload(journal.columns),
-        F.struct(
-            "partition_nr",
-            wanted.alias("tags"),
-            F.size(all_tags).alias("tag_count"),
-            F.when(old_only, Reason.OLD_TAGS.value).when(unread, Reason.BEFORE_0_10.value).alias("flaw"),
-        ).alias("also"),
+def stage_journal(
+    spark: SparkSession,
+    cassandra: Cassandra,
+    journal: JournalSchema,
+    scope: Scope,
+    files: RunFiles,
+    folder: str,
+) -> DataFrame:
+    """Write one row per event of `messages`, of all persistence ids, and return them (row_hashes.JOURNAL)."""
+    scan = TableScan(journal.names.cql(journal.names.messages), (ID, "partition_nr"), journal.columns)
+    target = Target(
+        files, folder, row_hashes.JOURNAL, [ID, "writer_uuid", "bucket", "flaw", "tags.list.element"]
     )
-    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS, "also")
-    flaw = (
-        F.when(F.col("offset_broken"), Reason.NO_TIME_UUID.value)
-        .when(F.col("also.flaw").isNotNull(), F.col("also.flaw"))
-        .when(F.col("event_missing"), Reason.NO_EVENT.value)
-    )
-    tagged = F.size("also.tags") > 0
-    staged = rows.withColumn("ticks", F.col("event_time")).select(
-        ID,
-        "also.partition_nr",
-        "sequence_nr",
-        "offset",
-        "ticks",
-        bucket(scope.size),
-        "writer_uuid",
-        "also.tags",
-        "also.tag_count",
-        F.when(tagged, checksum(layout.EVENT)).alias("event_hash"),
-        flaw.alias("flaw"),
-    )
-    return materialize(staged, url)
+    return _staged(spark, cassandra, scan, target, row_hashes.of_messages, scope)
 
 
-def _unread(journal: JournalSchema) -> Column:
-    """Return whether the event lies in the column that plugins before 0.10 used."""
-    return (
-        F.col("event").isNull() & F.col("message").isNotNull()
-        if "message" in journal.columns
-        else F.lit(False)
-    )
-
-
-def _payload(table_columns: Sequence[str]) -> list[Column]:
-    """Return the columns of a view's row that are not keys; null for those that the table does not have."""
-    return [
-        (F.col(name) if name in table_columns else F.lit(None)).cast(TYPES.get(kind, kind)).alias(name)
-        for name, kind in VIEW_COLUMNS.items()
-        if name not in KEYS
-    ]
-
-
-def stage_view(spark: SparkSession, journal: JournalSchema, scope: Scope, url: str) -> DataFrame:
-    """Write one row per row of the view with a tag of the pipeline, and read them back.
-
-    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it
-    lies), writer_uuid, size (bytes), event_hash (as the journal's), row_hash (with the number), broken (its
-    time can't be read).
-    """
+def stage_view(
+    spark: SparkSession,
+    cassandra: Cassandra,
+    journal: JournalSchema,
+    scope: Scope,
+    files: RunFiles,
+    folder: str,
+) -> DataFrame:
+    """Write one row per row of the view with a tag of the pipeline, and return them (row_hashes.VIEW)."""
     there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
-    view = (
-        table(spark, journal.keyspace, journal.view_table)
-        .select(*there)
-        .where(F.col("tag_name").isin(list(scope.tags)))
-    )
-    as_view = view.select(F.lit(0).alias("unit"), *KEYS, *_payload(there))
-    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(layout.EVENT))
-    staged = rows.withColumn("ticks", F.col("event_time")).select(
-        "tag",
-        ID,
-        "sequence_nr",
-        F.col("tag_pid_sequence_nr").alias("number"),
-        "offset",
-        "ticks",
-        bucket(scope.size),
-        "timebucket",
-        "writer_uuid",
-        "size",
-        "event_hash",
-        with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"),
-        F.col("offset_broken").alias("broken"),
-    )
-    return materialize(staged, url)
+    scan = TableScan(journal.names.cql(journal.view_table), ("tag_name", "timebucket"), there)
+    target = Target(files, folder, row_hashes.VIEW, [ID, "tag", "writer_uuid", "bucket", "timebucket"])
+    return _staged(spark, cassandra, scan, target, row_hashes.of_view, scope)
 
 
-def with_number(event_hash: Column, number: Column) -> Column:
-    """Return the hash of a row with its number, as stored.ROW_HASH computes it in ClickHouse."""
-    return xxhash64(event_hash * F.lit(signed(layout.FACTOR)) + number)
+def _staged(
+    spark: SparkSession,
+    cassandra: Cassandra,
+    scan: TableScan,
+    target: Target,
+    convert: Callable[..., pa.RecordBatch],
+    scope: Scope,
+) -> DataFrame:
+    target.files.remove_folder(target.folder)
+    kept = partial(convert, tags=scope.tags, until=scope.until, size=scope.size)
+    return target.frame(spark, scan.write(spark, cassandra, target, kept))
 
 
 def stage_deleted(

@@ -2,8 +2,10 @@
 columns are converted.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +28,8 @@ from tagmill.errors import TagmillError
 # Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth
 # from page to page.
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
+# Queries whose first pages are under way, of many that are read one after the other.
+AHEAD = 3
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 Values = npt.NDArray[np.object_]
 
@@ -41,6 +45,8 @@ class Pages:
         with explained(cassandra.where):
             self.session = cassandra.cluster.connect()
         self.session.client_protocol_handler = _HANDLER
+        # Rows that a page may have by the sizes of those read last.
+        self.fits = LARGEST_PAGE
         self.profile = self.session.execution_profile_clone_update(
             EXEC_PROFILE_DEFAULT, row_factory=_whole_page
         )
@@ -55,32 +61,55 @@ class Pages:
         """Yield the rows of one query a page at a time; the next page is requested meanwhile, and again after
         a passing fault.
         """
-        statement, state, size = self.cassandra.prepare(cql), None, FIRST_PAGE
+        return self.of_each(cql, [values])
 
-        def ask() -> Any:
-            bound = statement.bind(values)
-            bound.fetch_size = size
-            return self.session.execute_async(bound, execution_profile=self.profile, paging_state=state)
-
+    def of_each(self, cql: str, each: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query for each of these values, one after the other, as `of` does; the first pages of
+        the next ones are requested meanwhile.
+        """
         with explained(self.cassandra.where):
-            asked = ask()
-            while asked is not None:
-                page = self._answer(asked, ask)
-                rows = _as_arrow(page)
-                asked, state = None, page.paging_state
-                if state:
-                    size = min(
-                        fitting(rows, PAGE_BYTES) if rows.num_rows else size, size * GROWTH, LARGEST_PAGE
-                    )
-                    asked = ask()
-                if rows.num_rows:
-                    yield rows
+            statement = self.cassandra.prepare(cql)
+            queries = (_Query(self, statement, values) for values in each)
+            ahead = deque(islice(queries, AHEAD))
+            while ahead:
+                yield from ahead.popleft().pages()
+                ahead.extend(islice(queries, 1))
 
-    def _answer(self, asked: Any, ask: Callable[[], Any]) -> ResultSet:
+
+class _Query:
+    """A query whose first page is requested."""
+
+    def __init__(self, reader: Pages, statement: Any, values: Sequence[Any]) -> None:
+        self.reader, self.statement, self.values = reader, statement, values
+        self.size, self.state = min(FIRST_PAGE, reader.fits), None
+        self.asked = self._ask()
+
+    def pages(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows a page at a time; while one is in use, the next is under way."""
+        while self.asked is not None:
+            page = self._answer()
+            rows, self.asked, self.state = _as_arrow(page), None, page.paging_state
+            if rows.num_rows:
+                self.reader.fits = fitting(rows, PAGE_BYTES)
+            if self.state:
+                fits = self.reader.fits if rows.num_rows else self.size
+                self.size = min(fits, self.size * GROWTH, LARGEST_PAGE)
+                self.asked = self._ask()
+            if rows.num_rows:
+                yield rows
+
+    def _ask(self) -> Any:
+        bound = self.statement.bind(self.values)
+        bound.fetch_size = self.size
+        return self.reader.session.execute_async(
+            bound, execution_profile=self.reader.profile, paging_state=self.state
+        )
+
+    def _answer(self) -> ResultSet:
         try:
-            return asked.result()
+            return self.asked.result()
         except PASSING:
-            return self.cassandra.retried(lambda: ask().result())
+            return self.reader.cassandra.retried(lambda: self._ask().result())
 
 
 def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | None:

@@ -48,20 +48,6 @@ TRUST = frozenset(
         *("enable.sasl.oauthbearer.unsecure.jwt", "plugin.library.paths"),
     }
 )
-# Properties that Kafka's Java client, by which Spark reads, has under the same name and with the same values.
-SHARED_WITH_JAVA = frozenset(
-    {
-        *("client.id", "client.rack", "client.dns.lookup", "check.crcs"),
-        *("fetch.min.bytes", "fetch.max.bytes", "max.partition.fetch.bytes"),
-        *(
-            "connections.max.idle.ms",
-            "metadata.max.age.ms",
-            "reconnect.backoff.ms",
-            "reconnect.backoff.max.ms",
-        ),
-        "socket.connection.setup.timeout.ms",
-    }
-)
 
 
 def permitted(properties: Mapping[str, Value]) -> dict[str, str]:
@@ -76,11 +62,6 @@ def permitted(properties: Mapping[str, Value]) -> dict[str, str]:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in properties.items()
     }
-
-
-def for_java(properties: Mapping[str, Value]) -> dict[str, str]:
-    """Return those of the permitted properties that Spark's Kafka source takes, too."""
-    return {name: str(value) for name, value in properties.items() if name in SHARED_WITH_JAVA}
 
 
 def _fault(name: str) -> str:

@@ -20,18 +20,18 @@ _FACTOR = np.uint64(FACTOR)
 def row_checksums(rows: pa.RecordBatch, columns: Iterable[Column]) -> Hashes:
     """Return each row's checksum, as the bits of ClickHouse's UInt64.
 
-    ClickHouse computes the same with columns.row_checksum_sql, and Spark with delivery.scan.checksum.
+    ClickHouse computes the same with columns.row_checksum_sql, and Spark with batch_columns.checksum.
     """
     folded = np.zeros(rows.num_rows, np.uint64)
     for column in columns:
         values, absent = rows[column.name], rows[column.name].is_null().to_numpy(zero_copy_only=False)
         found = _numbers(values) if column.kind == "number" else _texts(values, column)
         if column.optional:
-            salted = _of_numbers(found * _FACTOR + np.uint64(column.salt))
+            salted = hashes_of_numbers(found * _FACTOR + np.uint64(column.salt))
             folded = folded + np.where(absent, np.uint64(0), salted)
         else:
             folded = folded * _FACTOR + np.where(absent, np.uint64(NULL_VALUE), found)
-    return _of_numbers(folded)
+    return hashes_of_numbers(folded)
 
 
 def _numbers(values: pa.Array) -> Hashes:
@@ -50,7 +50,7 @@ def _hashes(contents: list[bytes]) -> Hashes:
     return np.fromiter(map(xxh64_intdigest, contents), np.uint64, len(contents))
 
 
-def _of_numbers(values: Hashes) -> Hashes:
+def hashes_of_numbers(values: Hashes) -> Hashes:
     """Return XXH64 of the 8 bytes of each value, the lowest byte first."""
     contents: Any = values.astype("<u8").view("V8").tolist()
     return _hashes(contents)

@@ -1,7 +1,4 @@
-"""Kafka: list topics and their offsets, read and write single records, and raise errors as Tagmill's.
-
-Spark reads the bulk itself.
-"""
+"""Kafka: list topics and their offsets, read and write records, and raise errors as Tagmill's."""
 
 import re
 import ssl
@@ -33,7 +30,6 @@ from tagmill.errors import (
     StoreUnavailable,
     TagmillError,
 )
-from tagmill.kafka.java_options import java_options, security_protocol
 
 Place = tuple[str, int]
 LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
@@ -52,8 +48,8 @@ UNKNOWN = {
 }
 # Errors of a read that begins in front of the first record that is left.
 GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
-# Records that one poll returns at most.
-POLLED = 1000
+# Records that one poll returns at most, and seconds that it waits for so many; records that are fetched ahead.
+POLLED, POLL_SECONDS, FETCHED_AHEAD = 1000, 0.1, 20_000
 # A record's timestamp is what its producer says. One after LATEST (such as microseconds taken for
 # milliseconds) counts as LATEST, one before EARLIEST (a record without a timestamp has -1) as EARLIEST.
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -177,7 +173,12 @@ class Kafka:
         return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
-        """Yield the records of a span one by one; for few records.
+        """Yield the records of a span one by one; for few records. Raises as `messages` does."""
+        for some in self.messages(topic, partition, span):
+            yield from map(_record, some)
+
+    def messages(self, topic: str, partition: int, span: Span) -> Iterator[list[Any]]:
+        """Yield the records of a span as librdkafka has them, at most POLLED at once.
 
         Raises StoreUnavailable: no record came for request_timeout_seconds. RecordsLost: the first record is gone.
         """
@@ -191,6 +192,8 @@ class Kafka:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                # What is fetched ahead of the span's end is lost.
+                "queued.min.messages": min(span.end - span.first, FETCHED_AHEAD),
             },
         )
         try:
@@ -241,12 +244,6 @@ class Kafka:
             )
         return count
 
-    def spark_options(self) -> dict[str, str]:
-        """Return the options by which Spark's Kafka source reaches the same cluster; they contain secrets, so
-        never log them.
-        """
-        return java_options(self.settings)
-
     def _client(self, kind: Any, conf: Mapping[str, Any] | None = None) -> Any:
         """Create a client with this configuration in addition to the common one.
 
@@ -271,7 +268,7 @@ class Kafka:
         conf: dict[str, Any] = {
             **chosen.properties,
             "bootstrap.servers": ",".join(chosen.bootstrap_servers),
-            "security.protocol": security_protocol(chosen).lower(),
+            "security.protocol": _security_protocol(chosen),
             "socket.timeout.ms": int(chosen.request_timeout_seconds * 1000),
             "log_level": 0,
             "error_cb": self._login_error.note,
@@ -354,9 +351,10 @@ class Kafka:
         self._answered()
         return found
 
-    def _polled(self, consumer: Consumer, span: Span) -> Iterator[KafkaRecord]:
+    def _polled(self, consumer: Consumer, span: Span) -> Iterator[list[Any]]:
         patience = time.monotonic() + self.settings.request_timeout_seconds
         while time.monotonic() < patience:
+            found, ended = list[Any](), False
             for message in self._some(consumer):
                 error, offset = message.error(), message.offset()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -364,19 +362,22 @@ class Kafka:
                 if error is not None and offset < span.end:
                     continue  # A leader that is behind, or a log that was cut off: these are not all records.
                 if error is None and offset < span.end:
-                    yield _record(message)
-                if error is not None or offset >= span.end - 1:
-                    return
-                patience = (
-                    time.monotonic() + self.settings.request_timeout_seconds
-                )  # The caller may need time for each record.
+                    found.append(message)
+                if ended := error is not None or offset >= span.end - 1:
+                    break
+            if found:
+                yield found
+            if ended:
+                return
+            if found:  # The caller may have needed time for them.
+                patience = time.monotonic() + self.settings.request_timeout_seconds
         raise self._login_refusal() or StoreUnavailable(
             f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again"
         )
 
     @staticmethod
     def _some(consumer: Consumer) -> list[Any]:
-        return list(consumer.consume(POLLED, timeout=1))
+        return list(consumer.consume(POLLED, timeout=POLL_SECONDS))
 
     def _tls_refusal(self) -> TagmillError | None:
         if self.settings.tls:
@@ -441,12 +442,18 @@ def _leaderless(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in LEADERLESS
 
 
+def _security_protocol(settings: KafkaSettings) -> str:
+    """Return Kafka's name for whether the connection has a login, and TLS."""
+    return ("sasl_" if settings.sasl_mechanism else "") + ("ssl" if settings.tls else "plaintext")
+
+
+def milliseconds(message: Any) -> int:
+    """Return the milliseconds since EARLIEST of a record's timestamp, from EARLIEST to LATEST."""
+    kind, found = message.timestamp()
+    return 0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(found, LATEST_MS), 0)
+
+
 def _record(message: Any) -> KafkaRecord:
-    kind, milliseconds = message.timestamp()
-    since_earliest = timedelta(
-        milliseconds=0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds, LATEST_MS), 0)
-    )
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-    return KafkaRecord(
-        *place, EARLIEST + since_earliest, message.key(), message.value(), list(message.headers() or ())
-    )
+    at = EARLIEST + timedelta(milliseconds=milliseconds(message))
+    return KafkaRecord(*place, at, message.key(), message.value(), list(message.headers() or ()))

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME
-from tagmill.kafka.spark_source import with_records
+from tagmill.kafka.worker_source import RecordsByTasks
 from tagmill.kafka_journal.fold import segment_of
 from tagmill.kafka_journal.model import JOURNAL_KINDS
 from tagmill.kafka_journal.piece_files import PieceFiles
@@ -28,7 +28,6 @@ from tagmill.kafka_journal.staging import (
     outcomes,
 )
 from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
-from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.cassandra_append import append
 from tagmill.spark.connector import await_tables, table
 
@@ -42,12 +41,8 @@ class ManyRecords:
 
     def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
         """See Records."""
-        with_records(
-            self.spark,
-            kafka,
-            ranges,
-            lambda raw: self._write(decoded(raw, decode), self.piece.records_folder),
-        )
+        decoded = RecordsByTasks(self.spark, kafka.settings, ranges).made(decode, STAGED)
+        self._write(decoded, self.piece.records_folder)
 
     def fold(self, segment_size: int) -> None:
         """See Records."""
@@ -124,12 +119,6 @@ class ManyRecords:
 
     def _append(self, made: DataFrame, name: str, written_at: int, *, large: bool = False) -> None:
         append(made, self.tables.name, name, written_at, large=large)
-
-
-def decoded(raw: DataFrame, decode: Decode) -> DataFrame:
-    """Decode records into STAGED, one row a record. In: tagmill.kafka.spark_source.kafka_records."""
-    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return in_python(read, decode, from_arrow_schema(STAGED))
 
 
 def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:

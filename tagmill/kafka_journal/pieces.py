@@ -18,11 +18,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.kafka.client import Kafka, Place
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME, layout_of
-from tagmill.kafka.spark_source import with_records
+from tagmill.kafka.worker_source import RECORDS, RecordsByTasks
 
 # The longest range is divided into this many parts. Moves from one partition to another whose later records
 # begin in the same part are joined into one.
 PARTS = 64
+KEYS = pa.schema([RECORDS.field(name) for name in ("topic", "partition", "offset", "timestamp", "key")])
 MOVES = pa.schema(
     {
         "topic": pa.string(),
@@ -58,7 +59,11 @@ def find_moves(
     if not several:
         return []
     step = max(1, max(one.end - one.first for one in several) // PARTS)
-    return with_records(spark, kafka, several, lambda raw: _moves(raw, partitions, step))
+    return _moves(RecordsByTasks(spark, kafka.settings, several).made(_keys, KEYS), partitions, step)
+
+
+def _keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch.select(KEYS.names) for batch in batches)
 
 
 def _moves(raw: DataFrame, partitions: Mapping[str, int], step: int) -> list[Move]:

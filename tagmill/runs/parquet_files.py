@@ -19,17 +19,22 @@ SLOTS = "slots"
 
 
 def write_file(
-    files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
+    files: RunFiles,
+    folder: str,
+    schema: pa.Schema,
+    groups: Iterator[pa.Table],
+    repeated: Sequence[str],
+    prefix: str = "",
 ) -> str | None:
     """Write a file of row groups under a name that no other attempt has, and return the name; None if there
     are none.
 
-    `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
+    `repeated`: columns whose values are the same in many rows; `prefix`: of the name. Raises StoreUnavailable.
     """
     first = next(groups, None)
     if first is None:
         return None
-    name = f"{folder}/{uuid4().hex}.parquet"
+    name = f"{folder}/{prefix}{uuid4().hex}.parquet"
     with (
         files.create(name) as sink,
         pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=list(repeated)) as writer,

@@ -117,18 +117,6 @@ CAUSES = (
         "[pipelines] and at the user's rights",
     ),
     Cause(
-        r"org\.apache\.kafka\.common\.errors\.(?P<kind>\w*(?:Authorization|Authentication|Ssl\w*))Exception",
-        ConfigurationError,
-        "Kafka refused Spark ({kind}). {untouched}. Correct [kafka], its user name and password, or the "
-        "user's rights",
-    ),
-    Cause(
-        r"org\.apache\.kafka\.common\.(?:errors\.(?:Timeout|Disconnect|NotLeader\w*|LeaderNotAvailable|Network)Exception"
-        r"|KafkaException: Failed to construct)",
-        StoreUnavailable,
-        f"Kafka did not answer Spark. {{untouched}}. {AGAIN}",
-    ),
-    Cause(
         r"AccessControlException|AccessDeniedException|Status Code: 40[13]|\(Permission denied\)",
         ConfigurationError,
         "Spark may not read or write below storage.root. {untouched}. Correct the rights there, then run "

@@ -146,9 +146,7 @@ class Reader:
         any of these events.
         """
         if not some_deleted and self.numbered is None:
-            made = self.staging.of_table(self.spark, self.cassandra, self._next())
-            if made is not None:
-                return self._met(made) is not None
+            return self._met(self.staging.of_table(self.spark, self.cassandra, self._next())) is not None
         rows = all_events(self.spark, self.journal, **SCAN)
         if some_deleted:
             deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")

@@ -1,7 +1,4 @@
-"""Stage events: Python tasks write what a numbering needs of the rows of messages to files, one a task.
-
-A task that is tried again writes another file. Files whose names no task has returned are never read.
-"""
+"""Stage events: Python tasks write what a numbering needs of the rows of messages to files, one a task."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,29 +13,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.arrow import row_groups
-from tagmill.cassandra.client import Cassandra, connected
-from tagmill.cassandra.paging import Pages, token_ranges
+from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.uuids import of_binary, text, ticks, versions
-from tagmill.config.settings import CassandraSettings
-from tagmill.domain import identifiers
-from tagmill.domain.journal_tables import OLD_TAGS
 from tagmill.domain.timeuuid import FUTURE_TICKS
+from tagmill.journal.event_batches import event_tags, rows_of_events
 from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import ID, META, JournalSchema
-from tagmill.runs.parquet_files import write_file
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
+from tagmill.spark.table_scan import FILES, Convert, TableScan, Target
 
 EVENT = {
     "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
 }  # fmt: skip
 META_TYPES = dict(zip(META, (pa.int32(), pa.string(), pa.binary()), strict=True))
-FILES = pa.schema({"name": pa.string()})
 # Columns to encode with a dictionary, since their values repeat. `event` is not one of them: counting holds
 # the events of a row group in memory, and a dictionary would hide the size that they take there.
 REPEATED = [ID, "flaw", "event_manifest", "ser_manifest", "writer_uuid", "tags.list.element"]
-TASKS_PER_CORE = 8
 Mask = npt.NDArray[np.bool_]
 
 
@@ -74,55 +65,31 @@ class Staging:
         plain = {"timestamp": F.unhex(F.replace("timestamp", F.lit("-"), F.lit("")))}
         if "message" in rows.columns:
             plain["message"] = F.when(F.col("message").isNotNull(), F.lit(b""))
-        return self._made(
-            in_python(rows.withColumns(plain), partial(_write, self, folder), from_arrow_schema(FILES))
-        )
+        target = self._target(folder)
+        work = partial(_write, target, self._convert())
+        return target.names(in_python(rows.withColumns(plain), work, from_arrow_schema(FILES)))
 
-    def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str] | None:
-        """Write all of messages, which the tasks themselves read; return the files, or None if the cluster's
-        partitioner isn't Murmur3.
-        """
-        tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-        ranges = token_ranges(cassandra, tasks)
-        if ranges is None:
-            return None
-        rows = spark.createDataFrame(ranges, "low long, high long").repartition(tasks)
-        return self._made(
-            rows.mapInArrow(partial(_scan, self, folder, cassandra.settings), from_arrow_schema(FILES))
-        )
+    def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str]:
+        """Write all of messages, which the tasks themselves read, and return the files."""
+        names = self.journal.names
+        scan = TableScan(names.cql(names.messages), (ID, "partition_nr"), self.journal.columns)
+        return scan.write(spark, cassandra, self._target(folder), partial(_events, self._convert()))
 
-    def _made(self, files: DataFrame) -> list[str]:
-        return sorted(line["name"] for line in files.collect())
+    def _target(self, folder: str) -> Target:
+        return Target(self.files, folder, schema_of(self.journal), REPEATED)
+
+    def _convert(self) -> Convert:
+        schema = schema_of(self.journal)
+        return partial(as_events, schema=schema, until=self.until, largest_row=self.largest_row)
 
 
-def _scan(
-    staging: Staging, folder: str, settings: CassandraSettings, ranges: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    with Pages(connected(settings)) as pages:
-        yield from _write(staging, folder, _rows(staging.journal, pages, ranges))
+def _write(target: Target, convert: Convert, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from target.write_rows(map(convert, rows))
 
 
-def _rows(journal: JournalSchema, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the events in these ranges of tokens: those that tables.all_events would return."""
-    columns = ", ".join(map(identifiers.cql, journal.columns))
-    token = f"token({ID}, partition_nr)"
-    query = (
-        f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND "
-        f"{token} <= ?"
-    )
-    for part in ranges:
-        for low, high in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True):
-            for rows in pages.of(query, low, high):
-                events = pc.fill_null(pc.greater(rows["sequence_nr"], 0), False)
-                yield rows if pc.all(events).as_py() else rows.filter(events)
-
-
-def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = schema_of(staging.journal)
-    groups = row_groups(as_events(batch, schema, staging.until, staging.largest_row) for batch in rows)
-    name = write_file(staging.files, folder, schema, groups, REPEATED)
-    if name:
-        yield pa.RecordBatch.from_pylist([{"name": name}], FILES)
+def _events(convert: Convert, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert the events among rows of messages: those that frames.all_events would return."""
+    return convert(rows_of_events(rows))
 
 
 def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: int) -> pa.RecordBatch:
@@ -131,7 +98,7 @@ def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: 
     In: `timestamp` as its 16 bytes; of `message`, only whether it is null matters.
     """
     uuids = of_binary(rows["timestamp"])
-    tags = _tags(rows)
+    tags = event_tags(rows)
     tagged = pc.fill_null(pc.greater(pc.list_value_length(tags), 0), False)
     times = ticks(uuids)
     found = {
@@ -154,16 +121,6 @@ def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: 
     return pa.RecordBatch.from_arrays(
         [one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema
     )
-
-
-def _tags(rows: pa.RecordBatch) -> pa.Array:
-    """Return the tags of each event as the plugin sees them (journaltables.event_tags)."""
-    old = [name for name in OLD_TAGS if rows.schema.get_field_index(name) >= 0]
-    if all(rows[name].null_count == rows.num_rows for name in old):
-        return rows["tags"]
-    lines = zip(rows["tags"].to_pylist(), *(rows[name].to_pylist() for name in old), strict=True)
-    every = [{*(tags or ()), *(tag for tag in others if tag is not None)} for tags, *others in lines]
-    return pa.array([sorted(tags) for tags in every], pa.list_(pa.string()))
 
 
 def _too_large(rows: pa.RecordBatch, largest_row: int) -> Mask:

@@ -1,43 +1,41 @@
-"""Records of a real broker as Spark's Python workers read them, compared with Spark's own source."""
+"""Records of a real broker as Spark's Python workers read them."""
 
 import pytest
 from pyspark.errors import PythonException
 
-from tagmill.errors import RecordsLost, StoreUnavailable
+from tagmill.errors import ConfigurationError, RecordsLost, StoreUnavailable
 from tagmill.kafka import worker_source
-from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import Range
-from tagmill.kafka.spark_source import explained, kafka_records
-from tagmill.kafka.worker_source import records_by_workers
+from tagmill.kafka.worker_source import RECORDS, RecordsByTasks
+from tagmill.spark.errors import explained
 from tests.conftest import FEW_ROWS
 from tests.support.kafka import lose
 
 
 @pytest.fixture
 def read(kafka_journal, spark):
-    """Return a topic of two partitions, and rows(way, *spans, **changed settings), which reads its records
-    sorted.
-    """
+    """Return a topic of two partitions, and rows(*spans, **changed settings), which reads its records sorted."""
     journal = kafka_journal()
     settings, topic = journal.settings(FEW_ROWS).kafka, journal.topic("a", 2)
 
-    def rows(way, *spans, **changed):
+    def rows(*spans, **changed):
         ranges = [
             Range(topic=topic.name, partition=number, first=first, end=end) for number, first, end in spans
         ]
-        with Kafka(settings) as kafka, explained(kafka):
-            found = way(spark, kafka if way is kafka_records else settings.model_copy(update=changed), ranges)
-            columns = [field.name for field in worker_source.RECORDS]
-            return sorted(map(tuple, found.select(columns).collect()), key=lambda row: row[:3])
+        with explained("Kafka"):
+            found = RecordsByTasks(spark, settings.model_copy(update=changed), ranges).made(list, RECORDS)
+            return sorted(map(tuple, found.select(RECORDS.names).collect()), key=lambda row: row[:3])
 
     return topic, rows
 
 
-def test_workers_read_what_spark_reads(read, monkeypatch):
-    """Read headers, nulls, bytes and transactions over several tasks exactly as Spark's own source does."""
+def test_workers_read_each_record_as_it_is(read, monkeypatch):
+    """Read headers, nulls, bytes and committed transactions, over several tasks and batches."""
     monkeypatch.setattr(worker_source, "RECORDS_PER_TASK", 3)
+    monkeypatch.setattr(worker_source, "BYTES_AT_ONCE", 50_000)
     topic, rows = read
-    topic.send("k", b"v" * 100_000, [("one", b"1"), ("one", b"\xff")])
+    began = topic.clock
+    topic.send("k", b"v" * 100_000, [("one", b"1"), ("one", b"\xff"), ("none", None)])
     topic.send(None, None)
     for abort in (True, False):
         with topic.transaction(abort=abort):
@@ -45,9 +43,18 @@ def test_workers_read_what_spark_reads(read, monkeypatch):
     for n in range(7):
         topic.send(b"\xff", str(n).encode(), partition=1)
     topic.flush()
-    spans = [(0, 0, 6), (1, 1, 6)]
-    assert rows(records_by_workers, *spans) == rows(kafka_records, *spans)
-    assert [row[2] for row in rows(records_by_workers, *spans)] == [0, 1, 4, 1, 2, 3, 4, 5]
+    found = rows((0, 0, 6), (1, 1, 6))
+    assert [row[:3] for row in found] == [(topic.name, 0, at) for at in (0, 1, 4)] + [
+        (topic.name, 1, at) for at in range(1, 6)
+    ]
+    headers = [("one", b"1"), ("one", b"\xff"), ("none", None)]
+    assert [(bytes(key) if key else key, value and bytes(value), said) for *_, key, value, said in found] == [
+        (b"k", b"v" * 100_000, headers),
+        (None, None, None),
+        (b"t", b"\x00\xff", None),
+        *((b"\xff", str(n).encode(), None) for n in range(1, 6)),
+    ]
+    assert {row[3].timestamp() * 1000 for row in found} <= set(range(began, topic.clock + 1))
 
 
 def test_workers_lost_records_or_silent_kafka_reported(read, kafka):
@@ -57,13 +64,12 @@ def test_workers_lost_records_or_silent_kafka_reported(read, kafka):
         topic.send("k", str(n).encode())
     topic.flush()
     with pytest.raises(StoreUnavailable, match="Kafka at") as silent:
-        rows(records_by_workers, (0, 0, 3), bootstrap_servers=["127.0.0.1:1"], request_timeout_seconds=2)
-    # Only the executors lack this file; tagmill.spark.errors makes one line of their error where the job
-    # ends.
-    with pytest.raises(PythonException, match="ConfigurationError: kafka.tls_ca_file: /nowhere is not there"):
-        rows(records_by_workers, (0, 0, 3), tls=True, tls_ca_file="/nowhere")
+        rows((0, 0, 3), bootstrap_servers=["127.0.0.1:1"], request_timeout_seconds=2)
+    # Only the executors lack this file.
+    with pytest.raises(ConfigurationError, match="kafka.tls_ca_file: /nowhere is not there"):
+        rows((0, 0, 3), tls=True, tls_ca_file="/nowhere")
     assert "\n" not in str(silent.value)
     lose(kafka.port, topic.name, 0, 2)
     with pytest.raises(RecordsLost):
-        rows(records_by_workers, (0, 0, 3))
-    assert [row[2] for row in rows(records_by_workers, (0, 2, 3))] == [2]
+        rows((0, 0, 3))
+    assert [row[2] for row in rows((0, 2, 3))] == [2]

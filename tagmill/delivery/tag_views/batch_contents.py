@@ -9,11 +9,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tagmill.delivery.tag_views.batch_columns import as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL
 from tagmill.delivery.tag_views.model import Plan
-from tagmill.delivery.tag_views.scan import as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
 from tagmill.domain.batches.layout import NAMES

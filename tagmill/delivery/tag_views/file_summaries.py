@@ -1,8 +1,8 @@
-"""Sum up the staged files: read the key columns of each file once and summarise them by persistence_id.
+"""Sum up a staged file by persistence_id.
 
 The rows of a file are in Cassandra's order, so one stable sort by persistence_id shows whether its numbers go
-up by one. Only one file's keys are in memory at a time (at most `batch_rows` rows). Nothing is shuffled, and
-0.5 µs per row needs no Spark job.
+up by one. Whoever writes a file sums it up, with its keys in memory (at most `batch_rows` rows): nothing is read again
+or shuffled.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tagmill.delivery.tag_views.look_back import HOUR_MS
 from tagmill.delivery.tag_views.model import Plan
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
-from tagmill.runs.storage import RunFiles
 
 Numbers = npt.NDArray[np.int64]
 # By tag, the look-back window that a run leaves behind: (after, until, first timebucket), the first two in
@@ -67,29 +65,6 @@ def windows(plan: Plan, size: BucketSize) -> Windows:
     }
 
 
-def summarise(
-    files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int], size: BucketSize
-) -> list[FileTotal]:
-    """Write one row per staged file and persistence_id to `target` (Parquet, SUMMARY); return the totals of
-    the files.
-
-    The totals are ordered by tag, unit and name. low and high are the first and the last number with their
-    sequence_nr and time (ticks), `high_offset` is the last one's offset, and `checksum` is modulo 2^64.
-    `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and every row
-    has an event and a sound offset.
-    """
-    totals = []
-    with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
-        for name in files.parquet(folder):
-            with files.open(name) as source:
-                rows = pq.read_table(source, columns=list(COLUMNS))
-            found = summary(rows, name.rpartition("/")[2], windows)
-            if found.num_rows:
-                writer.write_batch(found)
-                totals.append(total_of(found, rows, new_units, size))
-    return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
-
-
 def total_of(summaries: pa.RecordBatch, rows: pa.Table, new_units: set[int], size: BucketSize) -> FileTotal:
     """Return the totals of one staged file, from its summaries (SUMMARY) and its rows (COLUMNS)."""
     total = _total(summaries, new_units)
@@ -118,9 +93,12 @@ def _total(groups: pa.RecordBatch, new_units: set[int]) -> FileTotal:
 
 
 def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
-    """Return the summaries of one file's rows; see `summarise`.
+    """Return the summaries (SUMMARY) of one file's rows, one per persistence_id.
 
-    In: COLUMNS, in the order of the file, of one unit and tag.
+    In: COLUMNS, in the order of the file, of one unit and tag. low and high are the first and the last number with
+    their sequence_nr and time (ticks), `high_offset` is the last one's offset, and `checksum` is modulo 2^64.
+    `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and every row
+    has an event and a sound offset.
     """
     if not rows.num_rows:
         return pa.RecordBatch.from_pylist([], schema=SUMMARY)

@@ -7,7 +7,6 @@ import pyarrow.compute as pc
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import (
@@ -15,19 +14,20 @@ from tagmill.delivery.tag_views import (
     lives,
     new_holds,
     recut,
-    scan,
     seal_outputs,
     suspects,
     working_rows,
 )
-from tagmill.delivery.tag_views.file_summaries import SUMMARY, FileTotal, summarise, windows
+from tagmill.delivery.tag_views.file_summaries import windows
 from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import judged
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.progress_steps import ProgressSteps
 from tagmill.delivery.tag_views.sealing import Sealing
+from tagmill.delivery.tag_views.staging import StagedRun, Staging
 from tagmill.delivery.tag_views.working_rows import WorkingRows
+from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.write_times import foreign
 from tagmill.quality.model import GateVerdict
@@ -67,40 +67,34 @@ class ManyRows:
 
     def seal(self) -> Manifest:
         """Do everything except the commit; return the manifest."""
-        staged_folder = f"{self.folder}/staged"
-        chosen = self.pipeline
-        staged = scan.stage(
-            self.spark,
-            self.plan,
-            chosen.keyspace,
-            chosen.view_table,
-            self.files.url(staged_folder),
-            chosen.batch_rows,
-        )
+        staged = Staging(
+            self.settings.cassandra,
+            self.views.view,
+            self.files,
+            self.folder,
+            from_datetime(self.plan.planned_at) + FUTURE_TICKS,
+            windows(self.plan, self.pipeline.bucket_size),
+            self.pipeline.bucket_size,
+            self.pipeline.batch_rows,
+        ).stage(self.spark, self.plan.units)
         checkpoints.reached("seal.staged")
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
-        keys = suspects.keys_of(staged, new_units)
-        summaries = f"{self.folder}/summaries.parquet"
-        size = self.pipeline.bucket_size
-        totals = summarise(
-            self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size
-        )
-        of_files = self.spark.read.schema(from_arrow_schema(SUMMARY)).parquet(self.files.url(summaries))
-        new_files = of_files.where(F.col("unit").isin(new_units))
+        keys = suspects.keys_of(staged.rows, new_units)
+        new_files = staged.summaries.where(F.col("unit").isin(new_units))
         investigation = GapInvestigator(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
         checked = self._gate(
-            keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread]
+            keys, verdict, [total.file for total in staged.totals if total.is_new or self.plan.reread]
         )
         recounted = Recount(self.spark, self.ledger, self.pipeline, self.plan, verdict.frozen).rows(
             keys, verdict.frozen_rows
         )
-        contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
+        contents_of_run = self._cut(staged, keys, new_files, verdict, investigation)
         checkpoints.reached("seal.cut")
         progress = ProgressSteps(
             self.files,
-            staged,
+            staged.rows,
             new_files,
             verdict.decisions,
             verdict.excluded,
@@ -244,21 +238,20 @@ class ManyRows:
 
     def _cut(
         self,
-        staged: DataFrame,
+        staged: StagedRun,
         keys: DataFrame,
         new_files: DataFrame,
-        totals: list[FileTotal],
         verdict: _Judged,
         investigation: GapInvestigator,
     ) -> batch_contents.Contents:
         """Choose the staged files that become batches as they are, write the other rows into new files, and
         return all files.
         """
-        untouched = batch_contents.fit(totals, self.pipeline.batch_bytes)
+        untouched = batch_contents.fit(staged.totals, self.pipeline.batch_bytes)
         excluded, decisions = verdict.excluded, verdict.decisions
         touched = batch_contents.touched_files(new_files, excluded) if excluded is not None else set()
         as_they_are = [total for total in untouched if total.file not in touched]
-        anew = [total for total in totals if total.is_new and total not in as_they_are]
+        anew = [total for total in staged.totals if total.is_new and total not in as_they_are]
         rows = batch_contents.rows_to_recut(
             keys,
             anew,
@@ -267,14 +260,14 @@ class ManyRows:
             self.plan,
         )
         if rows is None:
-            return batch_contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")
+            return batch_contents.Contents(staged.totals, as_they_are, [], None, f"{self.folder}/staged")
         places = self._written(
             recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes), "places"
         )
         count = len(working_rows.counts(places, ["stream", "cut"]))
         target = f"{self.folder}/recut"
         if count:
-            payload = batch_contents.payload(self.spark, staged, places, investigation.healed)
+            payload = batch_contents.payload(self.spark, staged.rows, places, investigation.healed)
             recut.write(places.frame, payload, self.files.url(target), count)
         cuts = batch_contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
-        return batch_contents.Contents(totals, as_they_are, cuts, places, f"{self.folder}/staged")
+        return batch_contents.Contents(staged.totals, as_they_are, cuts, places, f"{self.folder}/staged")

@@ -47,7 +47,7 @@ def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
 
 
 def run_summaries(files: DataFrame) -> DataFrame:
-    """Combine the summaries of new files (staged.summarise) into one row per persistence_id, over all files
+    """Combine the summaries of new files (file_summaries.summary) into one row per persistence_id, over all files
     of the run.
 
     Out: tag, persistence_id, low, low_sequence_nr, low_ticks, high, rows, sound.

@@ -32,8 +32,7 @@ from tagmill.domain.documents import Batch
 from tagmill.errors import FenceRaised, RecordsLost
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import lost_records
-from tagmill.kafka.spark_source import with_records
-from tagmill.kafka.worker_source import records
+from tagmill.kafka.worker_source import RecordsByTasks, records
 from tagmill.ledger.dedup import Deduplication
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_unsent
@@ -199,12 +198,15 @@ class _Sealing:
             try:
                 if self.plan.records <= self.pipeline.small_run_rows:
                     return self._decode([records(kafka, part) for part in self.plan.ranges])
-                return with_records(self.spark, kafka, self.plan.ranges, self._decode)
+                with explained(kafka.where):
+                    return self._decode(RecordsByTasks(self.spark, self.settings.kafka, self.plan.ranges))
             except RecordsLost:
                 self._nothing_gone(kafka)
                 raise
 
-    def _decode(self, raw: DataFrame | Sequence[Iterable[pa.RecordBatch]]) -> tuple[Source, list[StagedFile]]:
+    def _decode(
+        self, raw: DataFrame | RecordsByTasks | Sequence[Iterable[pa.RecordBatch]]
+    ) -> tuple[Source, list[StagedFile]]:
         assert isinstance(self.pipeline, TopicSettings)
         contents, largest = schema_contents(self.pipeline.schema_files), self.ledger.cassandra.largest_row
         return self._stage(staging.decoded(raw, self.pipeline, contents, self.plan.apart, largest))

@@ -24,6 +24,7 @@ from tagmill.arrow import row_groups
 from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.delivery.topics.reader_notes import NULLED, Notes
 from tagmill.domain.batches.layout import Layout
+from tagmill.kafka.worker_source import RecordsByTasks
 from tagmill.runs.parquet_files import write_file
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
@@ -50,11 +51,11 @@ STREAMS_AT_ONCE = 8
 class Source:
     """Rows, and `work`, which turns them into the rows of a batch in Python and notes what it reads.
 
-    Few rows come by this process, as one stream of batches for each file; others are in Spark. `schema` is that of the
-    rows that `work` makes, in which `kind` is one of KINDS.
+    Few rows come by this process, as one stream of batches for each file; others are in Spark, or its tasks read them.
+    `schema` is that of the rows that `work` makes, in which `kind` is one of KINDS.
     """
 
-    rows: DataFrame | Sequence[Iterable[pa.RecordBatch]]
+    rows: DataFrame | RecordsByTasks | Sequence[Iterable[pa.RecordBatch]]
     work: Work
     schema: pa.Schema
     layout: Layout
@@ -91,9 +92,13 @@ class StagedFile:
 def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
     """Write the rows that the source makes to files in a folder, and return the files in Kafka's order."""
     write = partial(_write, source.work, source.staged_schema, source.layout, files, folder)
-    if isinstance(source.rows, DataFrame):
-        made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
-        return sorted(StagedFile(**line.asDict(recursive=True)) for line in made)
+    if isinstance(source.rows, DataFrame | RecordsByTasks):
+        made = (
+            source.rows.made(write, FILES)
+            if isinstance(source.rows, RecordsByTasks)
+            else in_python(source.rows, write, from_arrow_schema(FILES))
+        )
+        return sorted(StagedFile(**line.asDict(recursive=True)) for line in made.collect())
     with ThreadPoolExecutor(STREAMS_AT_ONCE) as pool:
         written = chain.from_iterable(pool.map(lambda batches: list(write(batches)), source.rows))
         return sorted(StagedFile(**line) for lines in written for line in lines.to_pylist())

@@ -22,7 +22,7 @@ from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Sourc
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.delivery.topics.vectorized_decoder import VectorizedDecoder, arrow_type
 from tagmill.kafka.set_apart import Apart, Place, parts
-from tagmill.kafka.worker_source import RECORDS
+from tagmill.kafka.worker_source import HEADERS, RECORDS, RecordsByTasks
 from tagmill.ledger.dead_letters import NOT_KEPT
 from tagmill.spark.connector import LARGE_ROWS, table
 
@@ -32,7 +32,6 @@ AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "p
 # Batches of at most this many records are read record by record. A larger batch is read in bulk, and halved
 # if a record is irregular.
 READ_ALONE = 128
-HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
 
 def schema_of(pipeline: TopicSettings) -> pa.Schema:
@@ -54,9 +53,7 @@ def schema_of(pipeline: TopicSettings) -> pa.Schema:
 
 
 def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
-    """Return a pipeline's dead letters whose content was kept, with the columns of
-    tagmill.kafka.spark_source.kafka_records.
-    """
+    """Return a pipeline's dead letters whose content was kept, with the columns of worker_source.RECORDS."""
     places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
     letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
@@ -67,7 +64,7 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
 
 
 def decoded(
-    raw: DataFrame | Sequence[Iterable[pa.RecordBatch]],
+    raw: DataFrame | RecordsByTasks | Sequence[Iterable[pa.RecordBatch]],
     pipeline: TopicSettings,
     contents: Mapping[str, bytes],
     apart: Apart,
@@ -75,7 +72,7 @@ def decoded(
 ) -> Source:
     """Return the source that decodes a topic's records into rows (schema_of).
 
-    In: tagmill.kafka.spark_source.kafka_records, or batches of them for each file; the schema files by version;
+    In: records (worker_source.RECORDS), or batches of them for each file; the schema files by version;
     what is set apart; how many bytes a row of Cassandra may have.
     """
     read = raw.select(*RECORDS.names) if isinstance(raw, DataFrame) else raw

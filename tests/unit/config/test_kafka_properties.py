@@ -6,7 +6,6 @@ from tagmill.config.kafka import KafkaSettings
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.java_options import java_options
 
 
 @pytest.mark.parametrize(
@@ -57,8 +56,8 @@ def test_property_that_librdkafka_refuses_is_named(name: str, value: str, words:
     assert "\n" not in str(error.value)
 
 
-def test_property_reaches_each_client_that_has_it() -> None:
-    """Numbers and booleans become texts; Spark's source gets those that Java has under the same name."""
+def test_properties_reach_clients_as_texts() -> None:
+    """Numbers and booleans become texts."""
     given = {
         "client.rack": "a",
         "fetch.max.bytes": 1_000_000,
@@ -72,9 +71,6 @@ def test_property_reaches_each_client_that_has_it() -> None:
         "check.crcs": "true",
         "socket.keepalive.enable": "false",
     }
-    options = java_options(settings)
-    assert (options["kafka.client.rack"], options["kafka.check.crcs"]) == ("a", "true")
-    assert "kafka.socket.keepalive.enable" not in options
     with Kafka(settings) as kafka:
         assert kafka.client_options().items() >= settings.properties.items()
 

@@ -13,11 +13,12 @@ from tagmill.arrow import CODEC, schema_of
 from tagmill.delivery.tag_views import batch_contents, progress_steps, seal_outputs
 from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, CutTotal
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict
-from tagmill.delivery.tag_views.few_rows.staging import STAGED, StagedFile, as_batch_rows, with_checksums
+from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.sealing import Sealing
+from tagmill.delivery.tag_views.staged_rows import STAGED, as_batch_rows, with_checksums
 from tagmill.domain.batches.cutting import cut
 from tagmill.domain.time_buckets import month
 

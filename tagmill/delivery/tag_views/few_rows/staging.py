@@ -1,4 +1,4 @@
-"""Read the rows of a run into memory, and stage them in files as tagmill.delivery.tag_views.scan does with Spark."""
+"""Read the rows of a run into memory, and stage them in files as tagmill.delivery.tag_views.staging does with Spark."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,28 +7,19 @@ from itertools import chain, groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmill.arrow import CODEC, schema_of
-from tagmill.cassandra import uuids
+from tagmill.arrow import CODEC
 from tagmill.cassandra.paging import Pages
-from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.delivery.tag_views.model import Plan, ScanUnit, Slice
+from tagmill.delivery.tag_views.staged_rows import as_batch_rows
 from tagmill.delivery.tag_views.suspects import KEY_COLUMNS
-from tagmill.domain.batches import layout
 from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
 from tagmill.runs.storage import RunFiles
 
 # Bytes of rows that this process reads for one run at most; queries that are under way at once.
 MAX_BYTES, QUERIES_AT_ONCE = 64 * 1024 * 1024, 4
-STAGED = schema_of(
-    "unit int, tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, "
-    "offset string, timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, "
-    "event binary, meta_ser_id int, meta_ser_manifest string, meta binary, late int, event_missing boolean, "
-    "offset_broken boolean, size int, row_checksum bigint"
-)
 
 
 class _TooMuchError(Exception):
@@ -130,42 +121,3 @@ def _read_together(unit: ScanUnit) -> Iterator[list[Slice]]:
         parts, together = list(of_kind), BUCKETS_COUNTED if whole else 1
         for begin in range(0, len(parts), together):
             yield parts[begin : begin + together]
-
-
-def as_batch_rows(rows: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.Table:
-    """Return the rows of a unit and tag, at least one, as scan.as_batch_rows does, with their checksums (STAGED)."""
-    count, (batch,) = rows.num_rows, rows.combine_chunks().to_batches()
-    offsets = uuids.of_binary(batch["timestamp"])
-    ticks = uuids.ticks(offsets)
-
-    def size(name: str) -> pa.Array:
-        return pc.fill_null(pc.binary_length(batch[name]), 0)
-
-    fixed = len(tag.encode()) + 100
-    columns = {
-        **{name: batch[name] for name in batch.schema.names},
-        "unit": pa.repeat(unit, count),
-        "tag": pa.repeat(tag, count),
-        "event_time": pa.array(ticks),
-        "offset": uuids.text(offsets),
-        "late": pa.repeat(0, count),
-        "event_missing": pc.or_(batch["event"].is_null(), batch["ser_id"].is_null()),
-        "offset_broken": pa.array((uuids.versions(offsets) != 1) | (ticks < 0) | (ticks > latest_ticks)),
-        "size": pc.add(pc.add(size("event"), size("meta")), pc.add(size("persistence_id"), fixed)),
-        "row_checksum": pa.nulls(count, pa.int64()),
-    }
-    for name, nothing in (("sequence_nr", 0), ("ser_id", 0), ("event", b"")):
-        columns[name] = pc.fill_null(columns[name], nothing)
-    for name in ("writer_uuid", "ser_manifest", "event_manifest"):
-        columns[name] = pc.fill_null(columns[name], "")
-    made = pa.RecordBatch.from_arrays(
-        [columns[field.name].cast(field.type) for field in STAGED], schema=STAGED
-    )
-    return with_checksums(made)
-
-
-def with_checksums(rows: pa.RecordBatch) -> pa.Table:
-    """Return rows (STAGED) with their checksums computed anew."""
-    checksums = pa.array(row_checksums(rows, layout.COLUMNS).view(np.int64))
-    at = STAGED.get_field_index("row_checksum")
-    return pa.Table.from_batches([rows]).set_column(at, STAGED.field(at), checksums)

@@ -21,7 +21,6 @@ from tagmill.domain.continuity.rules import judge
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import lowest
 from tagmill.ledger.progress import write_intervals
-from tagmill.runs.storage import RunFiles
 
 HOUR = 36_000_000_000
 START = 17_952_444_000_000_000
@@ -185,15 +184,15 @@ def as_staged(journals: list[Case]) -> dict[str, list[dict[str, Any]]]:
     return files
 
 
+def tables(journals: list[Case]) -> dict[str, pa.Table]:
+    """Return the rows of each staged file."""
+    return {name: pa.Table.from_pylist(rows) for name, rows in as_staged(journals).items()}
+
+
 def summaries(spark: SparkSession, root: Path, journals: list[Case]) -> DataFrame:
-    """Write the journals' rows to files and return what staged.summarise says of them."""
-    files = as_staged(journals)
-    for name, rows in files.items():
-        root.joinpath("staged").mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows), root / "staged" / name, row_group_size=50)
-    file_summaries.summarise(
-        RunFiles(str(root)), "staged", "summaries.parquet", WINDOWS, set(), BucketSize.HOUR
-    )
+    """Return the summaries of the files that the journals' rows are in."""
+    of_files = [file_summaries.summary(rows, name, WINDOWS) for name, rows in tables(journals).items()]
+    pq.write_table(pa.Table.from_batches(of_files), root / "summaries.parquet")
     return spark.read.parquet(str(root / "summaries.parquet"))
 
 
@@ -279,17 +278,17 @@ def test_summary_of_clean_journal_equals_rules_progress(
         assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, end.high_offset, missing)
 
 
-def test_totals_of_files_equal_their_rows(
-    journals: dict[str, Case], spark: SparkSession, tmp_path: Path
-) -> None:
+def test_totals_of_files_equal_their_rows(journals: dict[str, Case]) -> None:
     """File totals (rows, size, checksum, first and last ticks, rows in the window) equal those of the file's
     rows.
     """
     after, until, bucket = WINDOWS["order"]
-    summaries(spark, tmp_path, list(journals.values()))
-    totals = file_summaries.summarise(
-        RunFiles(str(tmp_path)), "staged", "again.parquet", WINDOWS, {0, 1}, BucketSize.HOUR
-    )
+    totals = [
+        file_summaries.total_of(
+            file_summaries.summary(rows, name, WINDOWS), rows, new_units={0, 1}, size=BucketSize.HOUR
+        )
+        for name, rows in tables(list(journals.values())).items()
+    ]
     expected = [
         file_summaries.FileTotal(
             unit=rows[0]["unit"],
