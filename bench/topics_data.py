@@ -8,7 +8,8 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tagmill.cassandra.bulk_writer import Target
 from tagmill.cassandra.client import Cassandra
@@ -27,9 +28,10 @@ from tagmill.config.settings import ClickHouseSettings, Settings
 from tagmill.delivery.topics import destination_table
 from tagmill.delivery.topics.seal import IN_FILES
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import Range, places, unread
-from tagmill.kafka.worker_source import RECORDS_PER_TASK
+from tagmill.kafka.offset_ranges import places, unread
+from tagmill.kafka.worker_source import RecordsByTasks
 from tagmill.ledger import schema
+from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.cassandra_append import append
@@ -56,6 +58,8 @@ def produce(settings: Settings, events: str) -> None:
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic(PIPELINE, PARTITIONS, 1)]).values():
         made.result(30)
+    while len(admin.list_topics(PIPELINE, 30).topics[PIPELINE].partitions) < PARTITIONS:
+        time.sleep(0.2)  # a broker tells of a new topic a little later
     producer, choice, product = Producer({**servers, "linger.ms": 50}), random.Random(1), 0  # noqa: S311
     for number in range(int(events)):
         if number % TWICE_EVERY:
@@ -88,6 +92,7 @@ def again(settings: Settings, but: str = "") -> None:
             cassandra.execute(f"TRUNCATE {settings.cassandra.ledger_keyspace}.{name}")
     with ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.command("TRUNCATE TABLE bench")
+        clickhouse.command(f"TRUNCATE TABLE {DestinationBatches(clickhouse, 'bench').table}")
         clickhouse.command("DROP TABLE IF EXISTS raw")
         clickhouse.command(
             "CREATE TABLE raw (topic String, partition Int32, offset Int64, value String) ENGINE = MergeTree "
@@ -98,7 +103,7 @@ def again(settings: Settings, but: str = "") -> None:
 
 
 def raw(settings: Settings, ids: str = "") -> None:
-    """Read the records with Spark and write them unchanged, 100,000 rows per insert, without deduplication or
+    """Read the records in tasks of Spark and write them unchanged, 100,000 rows per insert, without deduplication or
     verification.
 
     With `ids`, also write the deduplication rows that a run has made, from its files.
@@ -108,31 +113,12 @@ def raw(settings: Settings, ids: str = "") -> None:
         ranges, _ = unread(
             PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on=""
         )
-        rows = _records(spark, settings, ranges).select("topic", "partition", "offset", "value")
-        print(
-            rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint")
-            .groupBy()
-            .sum("rows")
-            .first()
-        )
+        insert = partial(_insert, settings=settings.clickhouse)
+        inserted = RecordsByTasks(spark, settings.kafka, ranges).made(insert, pa.schema({"rows": pa.int64()}))
+        print(inserted.groupBy().sum("rows").first())
     if ids:
         _load_ids(settings, spark)
     spark.stop()
-
-
-def _records(spark: SparkSession, settings: Settings, ranges: Sequence[Range]) -> DataFrame:
-    """Return the records of ranges as Spark's own Kafka source reads them."""
-    offsets = {
-        name: json.dumps({"bench": {str(one.partition): getattr(one, end) for one in ranges}})
-        for name, end in (("startingOffsets", "first"), ("endingOffsets", "end"))
-    }
-    return (
-        spark.read.format("kafka")
-        .options(**{"kafka.bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}, **offsets)
-        .options(assign=json.dumps({"bench": [one.partition for one in ranges]}), includeHeaders="true")
-        .options(minPartitions=str(sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)))
-        .load()
-    )
 
 
 def _load_ids(settings: Settings, spark: SparkSession) -> None:
@@ -147,7 +133,7 @@ def _load_ids(settings: Settings, spark: SparkSession) -> None:
     parts = [Part(str(file.relative_to(root)), beside) for file in sorted(root.rglob("batch-*.parquet"))]
     print(
         load(
-            spark,
+            lambda: spark,
             settings.cassandra,
             files,
             parts,
@@ -170,7 +156,10 @@ def _insert(batches: Iterable[pa.RecordBatch], settings: ClickHouseSettings) -> 
 
 
 def _sent(clickhouse: ClickHouse, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    table, sink = pa.Table.from_batches(batches), io.BytesIO()
+    table, sink = (
+        pa.Table.from_batches(batches).select(["topic", "partition", "offset", "value"]),
+        io.BytesIO(),
+    )
     pq.write_table(table, sink, compression="zstd", compression_level=1)
     sink.seek(0)
     clickhouse.client.raw_insert("raw", insert_block=sink, fmt="Parquet")

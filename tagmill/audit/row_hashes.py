@@ -21,29 +21,28 @@ from tagmill.domain.timeuuid import FUTURE_TICKS, TICKS_PER_MILLISECOND
 from tagmill.journal.event_batches import event_tags, rows_of_events
 from tagmill.journal.flaws import Reason
 
-# persistence_id, partition_nr and sequence_nr of an event; its tags of the pipeline, and the number of all; flaw: a
-# Reason, or null. Events without tags of the pipeline have no hash.
-JOURNAL = schema_of(
-    "persistence_id string, partition_nr bigint, sequence_nr bigint, offset string, ticks bigint, bucket bigint, "
-    "writer_uuid string"
+# partition_nr and sequence_nr: of an event; tags: those of the pipeline, tag_count: the number of all; flaw: a Reason,
+# or null. Events without tags of the pipeline have no hash.
+JOURNAL = pa.schema(
+    [
+        *schema_of(
+            "persistence_id string, partition_nr bigint, sequence_nr bigint, offset string, ticks bigint, "
+            "bucket bigint, writer_uuid string"
+        ),
+        pa.field("tags", pa.list_(pa.string())),
+        *schema_of("tag_count int, event_hash bigint, flaw string"),
+    ]
 )
-for _field in (
-    pa.field("tags", pa.list_(pa.string())),
-    pa.field("tag_count", pa.int32()),
-    pa.field("event_hash", pa.int64()),
-    pa.field("flaw", pa.string()),
-):
-    JOURNAL = JOURNAL.append(_field)
 # bucket: of the row's time; timebucket: where it lies; size in bytes; event_hash: as the journal's; row_hash: with
 # the number; broken: its time can't be read.
 VIEW = schema_of(
     "tag string, persistence_id string, sequence_nr bigint, number bigint, offset string, ticks bigint, bucket bigint, "
     "timebucket bigint, writer_uuid string, size int, event_hash bigint, row_hash bigint, broken boolean"
 )
-_PAYLOAD = {field.name: field.type for field in schema_of(
+_PAYLOAD = schema_of(
     "writer_uuid string, ser_id int, ser_manifest string, event_manifest string, event binary, meta_ser_id int, "
     "meta_ser_manifest string, meta binary"
-)}  # fmt: skip
+)
 
 
 def of_messages(rows: pa.RecordBatch, tags: Collection[str], until: int, size: BucketSize) -> pa.RecordBatch:
@@ -94,7 +93,7 @@ def _batch(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 def _with_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with all columns of an event; those that the table does not have are null."""
     there = {name: rows[name] for name in rows.schema.names}
-    none = {name: pa.nulls(rows.num_rows, kind) for name, kind in _PAYLOAD.items() if name not in there}
+    none = {field.name: pa.nulls(rows.num_rows, field.type) for field in _PAYLOAD if field.name not in there}
     return pa.RecordBatch.from_pydict(there | none)
 
 

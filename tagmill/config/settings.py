@@ -233,8 +233,8 @@ class SparkSettings(Section):
     )
     jars: Path | None = Field(
         None,
-        description="Folder of the jars of the Spark-Cassandra and Spark-Kafka connectors, for machines without "
-        "a network. Left out: Spark fetches them (`spark.jars.packages`).",
+        description="Folder of the jars of the Spark-Cassandra connector, for machines without a network. Left out: "
+        "Spark fetches them (`spark.jars.packages`).",
         examples=["build/jars/spark"],
     )
     conf: dict[str, str] = Field(

@@ -184,6 +184,11 @@ class Kafka:
         """
         if span.first >= span.end:
             return
+        # What is fetched behind the span's end is lost; a full queue is soon read.
+        ahead = {
+            "queued.min.messages": min(span.end - span.first, FETCHED_AHEAD),
+            "fetch.queue.backoff.ms": 10,
+        }
         consumer = self._client(
             Consumer,
             {
@@ -192,8 +197,7 @@ class Kafka:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-                # What is fetched ahead of the span's end is lost.
-                "queued.min.messages": min(span.end - span.first, FETCHED_AHEAD),
+                **{name: value for name, value in ahead.items() if name not in self.settings.properties},
             },
         )
         try:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 from tagmill.errors import ConfigurationError
 
-# The version of PySpark in the extra `spark`, whose Scala version is 2.12; Spark's Kafka source has the same one.
+# The version of PySpark in the extra `spark`, whose Scala version is 2.12.
 PYSPARK = "3.5.7"
-PACKAGES = (
-    "com.datastax.spark:spark-cassandra-connector_2.12:3.5.1",
-    f"org.apache.spark:spark-sql-kafka-0-10_2.12:{PYSPARK}",
-)
+PACKAGES = ("com.datastax.spark:spark-cassandra-connector_2.12:3.5.1",)
 # Modules (group:artifact) that Spark ships itself: a second copy gives class conflicts or wasted megabytes.
 EXCLUDED = (
     "org.scala-lang:scala-library",

@@ -62,7 +62,6 @@ CLASSES = {
     "login": ("refused the user name or password", 2),
     "tls": ("tls_ca_file of [cassandra]", 2),
     "unavailable": ("(Unavailable)", 75),
-    "kafka refused": ("Kafka refused Spark", 2),
     "memory": ("raise spark.driver_memory", 75),
     "disk": ("no space left on its disk", 75),
     "start": ("needs Java 17", 75),

@@ -1,7 +1,6 @@
 """Records of a real broker as Spark's Python workers read them."""
 
 import pytest
-from pyspark.errors import PythonException
 
 from tagmill.errors import ConfigurationError, RecordsLost, StoreUnavailable
 from tagmill.kafka import worker_source

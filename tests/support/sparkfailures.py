@@ -131,19 +131,6 @@ FAILURES = {
         errors.ConfigurationError,
         ("table shop.messages is not there, or the user may not see it",),
     ),
-    "kafka refused": Failure(
-        java(
-            "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access "
-            "topics: [orders]"
-        ),
-        errors.ConfigurationError,
-        ("Kafka refused Spark (TopicAuthorization)",),
-    ),
-    "kafka silent": Failure(
-        java("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired"),
-        errors.StoreUnavailable,
-        ("Kafka did not answer Spark",),
-    ),
     "storage refused": Failure(
         java(
             "com.amazonaws.services.s3.model.AmazonS3Exception: Forbidden (Service: Amazon S3; Status "

@@ -30,10 +30,10 @@ from tagmill.spark.table_scan import Target
 
 TOTALS = pa.schema({"total": pa.string()})
 # Columns to encode with a dictionary, since their values repeat.
-REPEATED = [
-    "unit", "tag", "persistence_id", "timebucket", "writer_uuid", "ser_id", "ser_manifest", "event_manifest",
-    "meta_ser_id", "meta_ser_manifest", "late",
-]  # fmt: skip
+REPEATED = (
+    "unit tag persistence_id timebucket writer_uuid ser_id ser_manifest event_manifest meta_ser_id "
+    "meta_ser_manifest late".split()
+)
 
 
 @dataclass(frozen=True, slots=True)

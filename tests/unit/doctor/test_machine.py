@@ -112,13 +112,13 @@ def test_jars_and_folders_are_tried(tmp_path, monkeypatch) -> None:
         "temporary files": Level.FINE,
     }
     assert not root.parent.exists()
-    (jars / "spark-cassandra-connector_2.12-3.5.1.jar").touch()
+    (jars / "spark-sql_2.12-3.5.7.jar").touch()
     assert levels(os.devnull + "/root") == {
         "jars": Level.WRONG,
         "storage root": Level.WRONG,
         "temporary files": Level.FINE,
     }
-    (jars / "spark-sql-kafka-0-10_2.12-3.5.7.jar").touch()
+    (jars / "spark-cassandra-connector_2.12-3.5.1.jar").touch()
     monkeypatch.setattr(machine, "ROOM_BYTES", 2**62)
     assert levels(str(root)) == {
         "jars": Level.FINE,
