@@ -148,6 +148,25 @@ def test_no_page_is_lost_where_an_answer_is(stack, place, pages, monkeypatch):
         list(pages.of(f"SELECT id FROM {place}.t WHERE k = 1"))
 
 
+def test_pages_of_many_queries_keep_their_order(stack, place, pages):
+    """Queries are answered one after the other, whatever their sizes; large rows make the next pages small."""
+    stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, raw blob, PRIMARY KEY (k, id))")
+    insert = stack.session.prepare(f"INSERT INTO {place}.t (k, id, raw) VALUES (?, ?, ?)")
+    sizes = {1: (300, 10), 2: (0, 0), 3: (1, 10), 4: (6, PAGE_BYTES // 2), 5: (120, 10)}
+    for k, (rows, size) in sizes.items():
+        for number in range(rows):
+            stack.session.execute(insert, (k, number, bytes(size)))
+    wanted = (5, 1, 2, 4, 3, 1)
+    batches = list(pages.of_each(f"SELECT k, id, raw FROM {place}.t WHERE k = ?", ((k,) for k in wanted)))
+    keys = ("k", "id")
+    found = [
+        pair for batch in batches for pair in zip(*(batch[key].to_pylist() for key in keys), strict=True)
+    ]
+    assert found == [(k, number) for k in wanted for number in range(sizes[k][0])]
+    assert pages.fits > PAGE_BYTES // 2 / 10
+    assert list(pages.of_each(f"SELECT k, id, raw FROM {place}.t WHERE k = ?", [])) == []
+
+
 def test_pages_unparsable_answer_raises_an_error(stack, place, pages, monkeypatch):
     """Break the driver's parser: the reader raises instead of returning an empty page."""
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")

@@ -1,7 +1,7 @@
 """Judge the rows of a run with Spark, and fix its batches."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import pyarrow.compute as pc
 import structlog
@@ -18,6 +18,7 @@ from tagmill.delivery.tag_views import (
     suspects,
     working_rows,
 )
+from tagmill.delivery.tag_views.few_rows import judgement
 from tagmill.delivery.tag_views.file_summaries import windows
 from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
@@ -37,6 +38,9 @@ from tagmill.runs import checkpoints
 
 log = structlog.get_logger()
 KEY = list(suspects.KEY)
+KEY_FRAME = "tag string, persistence_id string"
+# Summaries of files by persistence_id, up to which this process finds the keys in doubt without a job of Spark.
+FEW_SUMMARIES = 200_000
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ class ManyRows:
         keys = suspects.keys_of(staged.rows, new_units)
         new_files = staged.summaries.where(F.col("unit").isin(new_units))
         investigation = GapInvestigator(self.ledger, self.views, self.plan, self.pipeline)
-        verdict = self._judge(keys, new_files, investigation)
+        verdict = self._judge(keys, staged, new_files, investigation)
         checkpoints.reached("seal.judged")
         checked = self._gate(
             keys, verdict, [total.file for total in staged.totals if total.is_new or self.plan.reread]
@@ -124,35 +128,22 @@ class ManyRows:
 
     # -- judging
 
-    def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: GapInvestigator) -> _Judged:
-        name, first = self.plan.pipeline, self.plan.first
-        runs = suspects.with_progress(
-            suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first
-        )
-        runs = runs.persist()
-        is_doubtful, is_missing = ~suspects.is_clean(self.sealing.written_to), F.col("known_missing") != ""
-        sums = runs.agg(F.count_if(is_doubtful).alias("doubtful"), F.count_if(is_missing).alias("missing"))
-        (counts,) = sums.collect()
-        missing = (
-            runs.where(is_missing).select(*KEY, F.col("known_missing").alias("missing"))
-            if counts.missing
-            else None
-        )
-        doubtful = runs.where(is_doubtful).select(*KEY)
-        again = any(unit.kind == "again" for unit in self.plan.units)
-        if again:
-            doubtful = doubtful.union(self._left_over(keys)).distinct()
+    def _judge(
+        self, keys: DataFrame, staged: StagedRun, new_files: DataFrame, investigation: GapInvestigator
+    ) -> _Judged:
+        doubtful, missing = self._doubts(staged, new_files)
+        parts = [] if doubtful is None else [doubtful]
+        if any(unit.kind == "again" for unit in self.plan.units):
+            parts.append(self._left_over(keys))
         if self.plan.holds:
             # These are judged even if all their rows have been delivered before: then the hold is over.
             looked = [(look.tag, look.persistence_id) for look in self.plan.holds]
-            doubtful = doubtful.union(
-                self.spark.createDataFrame(looked, "tag string, persistence_id string")
-            ).distinct()
+            parts.append(self.spark.createDataFrame(looked, KEY_FRAME))
         waiting = self.sealing.frozen()
         frozen = (
             self.spark.createDataFrame(
                 [(hold.tag, hold.persistence_id, hold.reason) for hold in waiting],
-                "tag string, persistence_id string, reason string",
+                f"{KEY_FRAME}, reason string",
             )
             if waiting
             else None
@@ -162,16 +153,48 @@ class ManyRows:
             # Every row read of these holds is kept back, because what they wait for has not come.
             held = self._written(keys.join(F.broadcast(frozen), KEY), "held")
             excluded = frozen.select(*KEY)
-            doubtful = doubtful.join(F.broadcast(excluded), KEY, "left_anti")
         decisions, count = None, 0
-        if counts.doubtful or again or self.plan.holds:
-            suspected = self._written(doubtful, "suspects")
+        if parts:
+            every = reduce(DataFrame.union, parts).distinct()
+            if excluded is not None:
+                every = every.join(F.broadcast(excluded), KEY, "left_anti")
+            suspected = self._written(every, "suspects")
             count = suspected.count()
             if count:
                 decisions = self._decide(keys, suspected.frame, investigation)
                 excluded = suspected.frame if excluded is None else suspected.frame.union(excluded)
-        log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
+        log.info("judged", pipeline=self.plan.pipeline, run=self.plan.run, suspects=count)
         return _Judged(decisions, excluded, waiting, held, missing)
+
+    def _doubts(self, staged: StagedRun, new_files: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
+        """Return the keys that the rules must judge, and those with `missing`, the numbers that progress lacks; None:
+        there are no such keys.
+        """
+        if staged.count_summaries() <= FEW_SUMMARIES:
+            return self._doubts_here(staged)
+        runs = suspects.with_progress(
+            suspects.run_summaries(new_files),
+            self.ledger_keyspace,
+            self.plan.pipeline,
+            none_yet=self.plan.first,
+        ).persist()
+        is_doubtful, is_missing = ~suspects.is_clean(self.sealing.written_to), F.col("known_missing") != ""
+        sums = runs.agg(F.count_if(is_doubtful).alias("doubtful"), F.count_if(is_missing).alias("missing"))
+        (counts,) = sums.collect()
+        doubtful = runs.where(is_doubtful).select(*KEY)
+        missing = runs.where(is_missing).select(*KEY, F.col("known_missing").alias("missing"))
+        return (doubtful if counts.doubtful else None), (missing if counts.missing else None)
+
+    def _doubts_here(self, staged: StagedRun) -> tuple[DataFrame | None, DataFrame | None]:
+        """Do what `_doubts` does without a job of Spark."""
+        of_keys = judgement.by_key(staged.read_new_summaries())
+        known = judgement.known_progress(self.sealing, list(of_keys))
+        doubtful, missing = judgement.doubts(of_keys, known, self.sealing.written_to)
+        lacking = [(*key, numbers) for key, numbers in missing.items()]
+        return (
+            self.spark.createDataFrame(sorted(doubtful), KEY_FRAME) if doubtful else None,
+            self.spark.createDataFrame(lacking, f"{KEY_FRAME}, missing string") if missing else None,
+        )
 
     def _written(self, rows: DataFrame, name: str) -> WorkingRows:
         return working_rows.write(rows, self.files, f"{self.working}/{name}")

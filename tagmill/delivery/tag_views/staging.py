@@ -67,7 +67,7 @@ class Staging:
             target.frame(spark, [f"{target.folder}/{name}" for name in names])
             for target in (self.staged, self.summaries)
         )
-        return StagedRun(rows, summaries, totals)
+        return StagedRun(rows, summaries, totals, self.summaries)
 
     @property
     def staged(self) -> Target:
@@ -82,13 +82,27 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """The staged rows (STAGED), the summaries of their files (SUMMARY), and the totals of the files by tag, unit and
-    name.
+    """The staged rows (STAGED), the summaries of their files (SUMMARY), the totals of the files by tag, unit and
+    name, and where the summaries lie.
     """
 
     rows: DataFrame
     summaries: DataFrame
     totals: list[FileTotal]
+    written: Target
+
+    def count_summaries(self) -> int:
+        """Return the number of summaries, by the files' footers."""
+        return self.written.files.count_rows(self.written.folder)
+
+    def read_new_summaries(self) -> pa.Table:
+        """Return the summaries of new files, for few of them."""
+        found = [SUMMARY.empty_table()]
+        for total in self.totals:
+            if total.is_new:
+                with self.written.files.open(f"{self.written.folder}/{total.file}") as source:
+                    found.append(pq.read_table(source))
+        return pa.concat_tables(found)
 
 
 def _stage(staging: Staging, units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -55,20 +55,15 @@ def judge(
     Raises ForeignWriteTime for progress in doubt that was written later than this run writes.
     """
     plan = sealing.plan
-    of_keys = _by_key(summaries)
+    of_keys = by_key(summaries)
     rows = _rows_by_key(staged)
     looked = {(look.tag, look.persistence_id) for look in plan.holds}
-    known = _known(sealing, sorted({*rows, *looked}))
+    known = known_progress(sealing, sorted({*rows, *looked}))
     frozen = sealing.frozen()
     waiting = {(hold.tag, hold.persistence_id): hold.reason for hold in frozen}
-    doubtful = {key for key, files in of_keys.items() if not is_clean(files, known[key], sealing.written_to)}
+    doubtful, missing = doubts(of_keys, known, sealing.written_to)
     doubtful |= {key for key, of_key in rows.items() if _left_over(of_key, known[key])}
     doubtful = (doubtful | looked) - waiting.keys()
-    missing = {
-        key: write_intervals(before[0].missing)
-        for key in of_keys
-        if (before := known[key]) and before[0].missing
-    }
     verdict = Verdict(doubtful | waiting.keys(), frozen, missing)
     if waiting:
         kept = [
@@ -85,7 +80,19 @@ def judge(
     return verdict
 
 
-def _by_key(summaries: pa.Table) -> Summaries:
+def doubts(of_keys: Summaries, known: Known, written_to: int) -> tuple[set[Key], dict[Key, str]]:
+    """Return the keys that the rules must judge, and by key the numbers that progress lacks."""
+    doubtful = {key for key, files in of_keys.items() if not is_clean(files, known[key], written_to)}
+    missing = {
+        key: write_intervals(before[0].missing)
+        for key in of_keys
+        if (before := known[key]) and before[0].missing
+    }
+    return doubtful, missing
+
+
+def by_key(summaries: pa.Table) -> Summaries:
+    """Return the summaries (file_summaries.SUMMARY) of each key in the order of their numbers."""
     order = [(name, "ascending") for name in ("tag", "persistence_id", "low", "unit", "file")]
     lines = summaries.sort_by(order).to_pylist() if summaries.num_rows else []
     return {key: list(of_key) for key, of_key in groupby(lines, itemgetter("tag", "persistence_id"))}
@@ -99,7 +106,7 @@ def _rows_by_key(staged: Iterable[StagedFile]) -> dict[Key, list[dict[str, Any]]
     return dict(found)
 
 
-def _known(sealing: Sealing, keys: Sequence[Key]) -> Known:
+def known_progress(sealing: Sealing, keys: Sequence[Key]) -> Known:
     """Return the progress and its write time of each key; None: it has none."""
     plan = sealing.plan
     if plan.first:
