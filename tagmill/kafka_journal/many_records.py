@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.cassandra.bulk_writer import Target
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME
@@ -28,6 +29,8 @@ from tagmill.kafka_journal.staging import (
     outcomes,
 )
 from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
+from tagmill.runs.parquet_files import BY_SPARK
+from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.cassandra_append import append
 from tagmill.spark.connector import await_tables, table
 
@@ -61,7 +64,12 @@ class ManyRecords:
 
     def write_events(self, written_at: int) -> None:
         """See Records."""
-        self._append(rows(self._staged(), self._folds()), "journal", written_at, large=True)
+        made = rows(self._staged(), self._folds()).withColumn("timestamp", F.unix_millis("timestamp"))
+        files, folder, cassandra = self.piece.files, self.piece.events_folder, self.tables.cassandra
+        made.write.mode("overwrite").options(**BY_SPARK).parquet(files.url(folder))
+        parts = [Part(name) for name in files.parquet(folder)]
+        target = Target(self.tables.name, "journal", written_at)
+        load(lambda: self.spark, cassandra.settings, files, parts, target, own=cassandra)
 
     def write_entries(self, written_at: int) -> None:
         """See Records."""
@@ -117,8 +125,8 @@ class ManyRecords:
         """Write rows to files; those of an earlier try are overwritten."""
         made.write.mode("overwrite").parquet(self.piece.files.url(folder))
 
-    def _append(self, made: DataFrame, name: str, written_at: int, *, large: bool = False) -> None:
-        append(made, self.tables.name, name, written_at, large=large)
+    def _append(self, made: DataFrame, name: str, written_at: int) -> None:
+        append(made, self.tables.name, name, written_at)
 
 
 def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
@@ -190,7 +198,7 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
         "origin",
         "version",
         "meta_record_id",
-        "event.tags",
+        F.array_sort(F.array_distinct("event.tags")).alias("tags"),
         "metadata",
         *(f"event.{name}" for name in PAYLOAD),
         "headers",

@@ -28,7 +28,7 @@ LETTER = ["kind", "topic", "partition", "offset", "timestamp", "key", "value", "
 
 
 class PieceFiles:
-    """The files of one attempt at a piece.
+    """The files of one attempt at a piece: its records, its folds and, where Spark makes them, its rows of journal.
 
     They are listed when they are first read: if another process removes them, reading fails.
     """
@@ -36,6 +36,7 @@ class PieceFiles:
     def __init__(self, files: RunFiles, folder: str) -> None:
         self.files, self.folder = files, folder
         self.records_folder, self.folds_folder = f"{folder}/records", f"{folder}/folds"
+        self.events_folder = f"{folder}/events"
 
     @cached_property
     def record_files(self) -> Sequence[str]:

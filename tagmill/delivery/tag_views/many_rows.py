@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial, reduce
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import judged
 from tagmill.delivery.tag_views.model import Manifest
-from tagmill.delivery.tag_views.progress_steps import ProgressSteps
+from tagmill.delivery.tag_views.progress_steps import ProgressSteps, write_of_files
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.delivery.tag_views.staging import StagedRun, Staging
 from tagmill.delivery.tag_views.working_rows import WorkingRows
@@ -68,6 +69,8 @@ class ManyRows:
         self.pipeline, self.views, self.plan = sealing.pipeline, sealing.views, sealing.plan
         self.folder, self.working = sealing.folder, f"{sealing.folder}/working"
         self.ledger_keyspace = self.settings.cassandra.ledger_keyspace
+        # Those of the new files (file_summaries.SUMMARY), if they are few.
+        self.summaries: pa.Table | None = None
 
     def seal(self) -> Manifest:
         """Do everything except the commit; return the manifest."""
@@ -96,7 +99,7 @@ class ManyRows:
         )
         contents_of_run = self._cut(staged, keys, new_files, verdict, investigation)
         checkpoints.reached("seal.cut")
-        progress = ProgressSteps(
+        steps = ProgressSteps(
             self.files,
             staged.rows,
             new_files,
@@ -105,6 +108,10 @@ class ManyRows:
             verdict.missing,
             contents_of_run.places,
         )
+        write_progress = steps.write
+        as_they_are = (verdict.excluded, verdict.missing, contents_of_run.places) == (None, None, None)
+        if self.summaries is not None and as_they_are:
+            write_progress = partial(write_of_files, self.files, self.summaries)
         manifest = seal_outputs.manifest(
             seal_outputs.SealInputs(
                 self.files,
@@ -119,7 +126,7 @@ class ManyRows:
                 recounted,
                 investigation.healed,
                 checked.docs_page,
-                progress.write,
+                write_progress,
             )
         )
         self.spark.catalog.clearCache()
@@ -187,7 +194,8 @@ class ManyRows:
 
     def _doubts_here(self, staged: StagedRun) -> tuple[DataFrame | None, DataFrame | None]:
         """Do what `_doubts` does without a job of Spark."""
-        of_keys = judgement.by_key(staged.read_new_summaries())
+        self.summaries = staged.read_new_summaries()
+        of_keys = judgement.by_key(self.summaries)
         known = judgement.known_progress(self.sealing, list(of_keys))
         doubtful, missing = judgement.doubts(of_keys, known, self.sealing.written_to)
         lacking = [(*key, numbers) for key, numbers in missing.items()]

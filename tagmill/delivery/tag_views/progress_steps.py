@@ -1,12 +1,15 @@
-"""Compute with Spark how far each persistence_id is delivered behind each batch of a run."""
+"""Compute how far each persistence_id is delivered behind each batch of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tagmill.arrow import CODEC, schema_of
 from tagmill.delivery.tag_views import batch_contents, seal_outputs
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows
@@ -16,6 +19,25 @@ COLUMNS = (
     "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, "
     "missing string, batch int, last boolean"
 )
+
+
+def write_of_files(files: RunFiles, summaries: pa.Table, folder: str, numbers: Mapping[str, int]) -> None:
+    """Write the progress (COLUMNS) of a run whose staged files all become batches as they are, without Spark.
+
+    Args:
+        files: of the run.
+        summaries: those of its files (file_summaries.SUMMARY), few.
+        folder: to write to.
+        numbers: of the batches, by staged file.
+    """
+    names = {"high": "number", "high_sequence_nr": "sequence_nr", "high_offset": "offset"}
+    steps = summaries.select([*KEY, *names, "file"]).to_pandas().rename(columns=names)
+    steps["batch"] = steps.pop("file").map(numbers)
+    steps = steps.sort_values([*KEY, "number", "batch"])
+    steps["last"] = ~steps.duplicated(list(KEY), keep="last")
+    steps["missing"] = ""
+    with files.create(f"{folder}/part-00000.parquet") as sink:
+        pq.write_table(pa.Table.from_pandas(steps, schema_of(COLUMNS), preserve_index=False), sink, **CODEC)
 
 
 @dataclass(frozen=True, slots=True)
