@@ -41,6 +41,7 @@ from tagmill.domain.verdict import EXACTLY_ONCE
 from tagmill.errors import LeaseTaken, TagmillError
 from tagmill.ledger import schema
 from tagmill.runs.privacy import make_folder
+from tagmill.spark.session import FIRST_COMPILER
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
@@ -140,6 +141,9 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
     os.environ["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([f"127.0.0.1:{places.ports.kafka}"])
     settings = Settings.load()
+    for server in (stack.cassandra, stack.kafka):
+        # For so few rows, the second compiler costs more than it saves.
+        server.flags = (*server.flags, FIRST_COMPILER)
     stack.airflow.stop()  # an Airflow that was left running may have another configuration
     stack.up(("cassandra", "clickhouse", *(["kafka"] if _topics(settings) else [])), console.print)
     with _starting_beside(stack, "airflow"):
