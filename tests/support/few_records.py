@@ -6,12 +6,16 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import pyarrow as pa
+
 from tagmill.kafka_journal import few_records, many_records
-from tagmill.kafka_journal.few_records import FewRecords
+from tagmill.kafka_journal.few_records import EVENTS, FewRecords
 from tagmill.kafka_journal.many_records import ManyRecords
 from tagmill.kafka_journal.piece_files import PieceFiles
-from tagmill.kafka_journal.staging import FOLDED, STAGED
+from tagmill.kafka_journal.staging import FOLDED, MOMENT, STAGED
 
+# A timestamp of a row of journal, as Spark leaves its milliseconds in a file.
+IN_FILES = pa.timestamp("ms", "UTC")
 Rows = list[dict[str, Any]]
 
 
@@ -95,7 +99,15 @@ class Ways:
             rows.write.parquet(piece.files.url(folder))
             batches.extend(piece._read(piece.files.parquet(folder), rows.columns))
 
-        with patch.object(many_records, "append", take):
+        def take_files(_: Any, __: Any, files: Any, parts: Any, target: Any, **___: Any) -> None:
+            targets.append((target.keyspace, target.table, target.written_at))
+            for batch in many.piece._read([part.name for part in parts], EVENTS.names):
+                at = batch.schema.get_field_index("timestamp")
+                batches.append(
+                    batch.set_column(at, "timestamp", batch["timestamp"].cast(IN_FILES).cast(MOMENT))
+                )
+
+        with patch.object(many_records, "append", take), patch.object(many_records, "load", take_files):
             getattr(many, name)(written_at)
         return targets, _rows(batches)
 
