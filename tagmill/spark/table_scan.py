@@ -77,7 +77,8 @@ class TableScan:
         task = partial(_scan, self, target, convert, cassandra.settings)
         return target.names(rows.mapInArrow(task, from_arrow_schema(FILES)))
 
-    def _rows(self, pages: Pages, low: int | None, high: int | None) -> Iterator[pa.RecordBatch]:
+    def rows_between(self, pages: Pages, low: int | None, high: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with low < token <= high, or all."""
         query = f"SELECT {', '.join(map(identifiers.cql, self.columns))} FROM {self.table}"
         if low is None:
             return pages.of(query)
@@ -98,5 +99,5 @@ def _scan(
             for part in ranges
             for between in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True)
         )
-        rows = (page for low, high in bounds for page in scan._rows(pages, low, high))  # noqa: SLF001
+        rows = (page for low, high in bounds for page in scan.rows_between(pages, low, high))
         yield from target.write_rows(convert(page) for page in rows)

@@ -9,11 +9,11 @@ from tagmill.domain.batches import layout
 from tagmill.spark.columns import is_time_uuid, offset_ticks, signed, xxhash64
 
 
-def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
+def as_batch_rows(rows: DataFrame, latest_ticks: int) -> DataFrame:
     """Return the columns of a batch, and those that only the judgement needs.
 
     In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns,
-    `event_missing`, `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
+    `event_missing`, `offset_broken` and `size` (bytes of payload and keys).
     """
     ticks = F.col("ticks")
     return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
@@ -43,7 +43,6 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
             + F.octet_length("tag_name")
             + F.lit(100)
         ).alias("size"),
-        *also,
     )
 
 

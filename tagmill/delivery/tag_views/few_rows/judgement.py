@@ -26,6 +26,8 @@ from tagmill.ledger.progress import HoldRow, write_intervals
 from tagmill.ledger.write_times import foreign
 
 DECISIONS = schema_of(JUDGED_SCHEMA)
+# Columns of a file's summaries that `is_clean` needs.
+OF_CLEAN = "tag persistence_id low low_sequence_nr low_ticks high high_sequence_nr high_ticks unit file sound".split()
 Summaries = Mapping[Key, Sequence[Mapping[str, Any]]]
 Known = Mapping[Key, tuple[Progress, int] | None]
 
@@ -92,9 +94,9 @@ def doubts(of_keys: Summaries, known: Known, written_to: int) -> tuple[set[Key],
 
 
 def by_key(summaries: pa.Table) -> Summaries:
-    """Return the summaries (file_summaries.SUMMARY) of each key in the order of their numbers."""
+    """Return the summaries (OF_CLEAN) of each key in the order of their numbers. In: file_summaries.SUMMARY."""
     order = [(name, "ascending") for name in ("tag", "persistence_id", "low", "unit", "file")]
-    lines = summaries.sort_by(order).to_pylist() if summaries.num_rows else []
+    lines = summaries.select(OF_CLEAN).sort_by(order).to_pylist() if summaries.num_rows else []
     return {key: list(of_key) for key, of_key in groupby(lines, itemgetter("tag", "persistence_id"))}
 
 
