@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tagmill.clickhouse.client import ClickHouse, Totals
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.batch_columns import with_checksums
+from tagmill.delivery.tag_views.spark_checksum import with_checksums
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.layout import COLUMNS, NAMES, row_checksum_sql
 from tagmill.ledger import schema

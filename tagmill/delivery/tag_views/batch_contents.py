@@ -9,26 +9,19 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.batch_columns import as_batch_rows, with_checksums
 from tagmill.delivery.tag_views.file_summaries import FileTotal
-from tagmill.delivery.tag_views.gap_evidence import Healed
-from tagmill.delivery.tag_views.judge import FROM_JOURNAL
 from tagmill.delivery.tag_views.model import Plan
+from tagmill.delivery.tag_views.spark_checksum import with_checksums
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
 from tagmill.domain.batches.layout import NAMES
 from tagmill.domain.time_buckets import month
-from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
 
 # First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged
 # files.
 JUDGED_STREAMS = 1_000_000
 PAYLOAD_OF = (*NAMES, "row_checksum")
-VIEW_SCHEMA = ", ".join(
-    f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}"
-    for name, kind in VIEW_COLUMNS.items()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +125,9 @@ def rows_to_recut(
     return rows
 
 
-def payload(spark: SparkSession, staged: DataFrame, places: WorkingRows, healed: list[Healed]) -> DataFrame:
+def payload(staged: DataFrame, places: WorkingRows, healed: DataFrame | None) -> DataFrame:
     """Return all columns of the rows in `places`: rows of staged files, and events that come from the
-    journal.
+    journal (`healed`, with `file` and `row_index`).
     """
     files = [file for (file,) in counts(places, ["file"])]
     rows = staged.select(
@@ -143,9 +136,9 @@ def payload(spark: SparkSession, staged: DataFrame, places: WorkingRows, healed:
         *PAYLOAD_OF,
     )
     rows = rows.where(F.col("file").isin(files))
-    if not healed:
-        return _relabelled(rows, places.frame)
-    return _relabelled(rows.unionByName(_healed_rows(spark, healed)), places.frame)
+    if healed is not None:
+        rows = rows.unionByName(healed.select("file", "row_index", *PAYLOAD_OF))
+    return _relabelled(rows, places.frame)
 
 
 def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
@@ -157,35 +150,6 @@ def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
         .drop("now_late", "row_checksum")
     )
     return with_checksums(marked)
-
-
-def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
-    rows = [
-        (
-            (
-                item.index,
-                item.key[0],
-                item.timebucket,
-                str(e.offset),
-                item.key[1],
-                item.number,
-                e.writer_uuid,
-                e.ser_id,
-                e.ser_manifest,
-                e.event_manifest,
-            )
-            + (e.event, e.sequence_nr, e.meta_ser_id, e.meta_ser_manifest, e.meta)
-        )
-        for item in healed
-        for e in (item.event,)
-    ]
-    frame = spark.createDataFrame(rows, f"unit int, {VIEW_SCHEMA}")
-    batch_rows = (
-        as_batch_rows(frame, 2**62)
-        .withColumn("file", F.lit(FROM_JOURNAL))
-        .withColumn("row_index", F.col("unit").cast("bigint"))
-    )
-    return with_checksums(batch_rows).select("file", "row_index", *PAYLOAD_OF)
 
 
 def recut_totals(

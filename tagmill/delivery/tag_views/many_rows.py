@@ -5,10 +5,13 @@ from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import CODEC
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import (
     batch_contents,
@@ -21,9 +24,9 @@ from tagmill.delivery.tag_views import (
 )
 from tagmill.delivery.tag_views.few_rows import judgement
 from tagmill.delivery.tag_views.file_summaries import windows
-from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator
+from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator, Healed
 from tagmill.delivery.tag_views.held_row_counts import Recount
-from tagmill.delivery.tag_views.judge import judged
+from tagmill.delivery.tag_views.judge import FROM_JOURNAL, judged
 from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.progress_steps import ProgressSteps, write_of_files
 from tagmill.delivery.tag_views.sealing import Sealing
@@ -267,6 +270,17 @@ class ManyRows:
 
     # -- the files
 
+    def _healed(self, healed: list[Healed]) -> DataFrame | None:
+        """Return events of the journal as staged rows, by way of a file; None: there are none."""
+        if not healed:
+            return None
+        rows, file = seal_outputs.healed_rows(healed), f"{self.working}/healed.parquet"
+        rows = rows.append_column("file", pa.repeat(FROM_JOURNAL, rows.num_rows))
+        rows = rows.append_column("row_index", pa.array(range(rows.num_rows), pa.int64()))
+        with self.files.create(file) as sink:
+            pq.write_table(rows, sink, **CODEC)
+        return self.spark.read.schema(from_arrow_schema(rows.schema)).parquet(self.files.url(file))
+
     def _cut(
         self,
         staged: StagedRun,
@@ -298,7 +312,7 @@ class ManyRows:
         count = len(working_rows.counts(places, ["stream", "cut"]))
         target = f"{self.folder}/recut"
         if count:
-            payload = batch_contents.payload(self.spark, staged.rows, places, investigation.healed)
+            payload = batch_contents.payload(staged.rows, places, self._healed(investigation.healed))
             recut.write(places.frame, payload, self.files.url(target), count)
         cuts = batch_contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
         return batch_contents.Contents(staged.totals, as_they_are, cuts, places, f"{self.folder}/staged")

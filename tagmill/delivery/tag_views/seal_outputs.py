@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
-from itertools import islice
+from itertools import groupby, islice
 from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -26,6 +26,7 @@ from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
+from tagmill.delivery.tag_views.staged_rows import as_batch_rows
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import KeptRows, counts
 from tagmill.domain.continuity.model import FirstSeen, Gap, Policy
@@ -368,6 +369,16 @@ def _write_repairs(sealed: SealInputs, file: str) -> None:
         used = {row["row_index"] for row in rows_used}
     rows = [view_row(item, str(item.event.offset)) for item in sealed.healed if item.index in used]
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=view_schema(pa.string())))
+
+
+def healed_rows(healed: Sequence[Healed]) -> pa.Table:
+    """Return events of the journal as rows of batches (STAGED), in their order."""
+    schema = view_schema(pa.binary(16))
+    parts = []
+    for tag, of_tag in groupby(healed, key=lambda item: item.key[0]):
+        rows = [view_row(item, item.event.offset.bytes) for item in of_tag]
+        parts.append(as_batch_rows(pa.Table.from_pylist(rows, schema), 0, tag, 2**62))
+    return pa.concat_tables(parts)
 
 
 def view_row(healed: Healed, timestamp: str | bytes) -> dict[str, Any]:

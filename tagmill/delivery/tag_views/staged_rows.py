@@ -24,7 +24,10 @@ _INSTEAD_OF_NULL = {"sequence_nr": 0, "ser_id": 0, "event": b""} | dict.fromkeys
 
 
 def as_batch_rows(rows: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.Table:
-    """Return the rows of a unit and tag, at least one, as batch_columns.as_batch_rows does, with their checksums (STAGED)."""
+    """Return the rows of a unit and tag, at least one, in their order, as rows of batches with checksums (STAGED).
+
+    In: the columns of tag_views but the tag. `size` has the bytes of payload and keys.
+    """
     count, (batch,) = rows.num_rows, rows.combine_chunks().to_batches()
     columns = event_columns(batch, latest_ticks)
     fixed = len(tag.encode()) + 100

@@ -18,7 +18,7 @@ from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.sealing import Sealing
-from tagmill.delivery.tag_views.staged_rows import STAGED, as_batch_rows, with_checksums
+from tagmill.delivery.tag_views.staged_rows import STAGED, with_checksums
 from tagmill.domain.batches.cutting import cut
 from tagmill.domain.time_buckets import month
 
@@ -45,7 +45,7 @@ class Batches:
         self.totals = totals
         self.tables = {file.name: file.rows for file in staged}
         if healed:
-            self.tables[FROM_JOURNAL] = _of_journal(healed)
+            self.tables[FROM_JOURNAL] = seal_outputs.healed_rows(healed)
         self.placed: list[Placed] = []
 
     def write(self) -> Contents:
@@ -187,13 +187,3 @@ class Batches:
             "missing": self.verdict.missing.get(key, ""),
             "batch": batch,
         }
-
-
-def _of_journal(healed: Sequence[Healed]) -> pa.Table:
-    """Return events of the journal as rows (STAGED), in their order."""
-    schema = seal_outputs.view_schema(pa.binary(16))
-    parts = []
-    for tag, of_tag in groupby(healed, key=lambda item: item.key[0]):
-        rows = [seal_outputs.view_row(item, item.event.offset.bytes) for item in of_tag]
-        parts.append(as_batch_rows(pa.Table.from_pylist(rows, schema), 0, tag, 2**62))
-    return pa.concat_tables(parts)

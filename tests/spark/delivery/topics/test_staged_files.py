@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.config.kafka import COLUMN_TYPES, TopicColumn, TopicSettings
-from tagmill.delivery.tag_views.batch_columns import checksum
+from tagmill.delivery.tag_views.spark_checksum import checksum
 from tagmill.delivery.topics import dedup, staging
 from tagmill.delivery.topics.staged_files import KINDS, Source, masks, stage
 from tagmill.delivery.topics.table_columns import layout
