@@ -97,8 +97,8 @@ class KafkaSettings(Section):
     )
     properties: Annotated[dict[str, Value], AfterValidator(permitted)] = Field(
         default_factory=dict,
-        description="Further properties of librdkafka. Those that Spark's Kafka source has under the same name "
-        "reach it, too (docs/clusters.md). Secrets, and what Tagmill sets itself, are errors.",
+        description="Further properties of librdkafka (docs/clusters.md). Secrets, and what Tagmill sets itself, are "
+        "errors.",
         examples=[{"client.rack": "eu-west-1a"}],
     )
     request_timeout_seconds: float = Field(

@@ -44,7 +44,12 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
     runs = yield from machine.programs(settings.spark.environment)
     has_jars = yield from machine.files(settings)
     if spark:
-        yield from executors.examine(settings, can_start=runs and has_jars, has_ledger=has_ledger)
+        yield from executors.examine(
+            settings,
+            reads_kafka=bool(scope.reading_kafka),
+            can_start=runs and has_jars,
+            has_ledger=has_ledger,
+        )
     else:
         for check in executors.CHECKS:
             yield not_checked(check, "only with --spark, which starts a small job")

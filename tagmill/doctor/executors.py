@@ -1,29 +1,38 @@
-"""Run a small Spark job: what executors see of Python, the package, the storage root and Cassandra."""
+"""Run a small Spark job: what executors see of Python, the package, the storage root, Cassandra and Kafka."""
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from tagmill.config.settings import Settings
+from tagmill.cassandra.client import connected
+from tagmill.config.kafka import KafkaSettings
+from tagmill.config.settings import CassandraSettings, Settings
 from tagmill.doctor.machine import own_minor, try_storage
 from tagmill.doctor.model import Finding, Findings, fine, not_checked, said_of, wrong
 from tagmill.errors import TagmillError
+from tagmill.kafka.client import Kafka
 from tagmill.spark import errors
 from tagmill.spark.session import spark_session
 
-CHECKS = ("executors", "executors: storage root", "executors: cassandra")
+CHECKS = ("executors", "executors: storage root", "executors: cassandra", "executors: servers")
 CURE = "give executors this package and its Python (docs/clusters.md, Where Spark runs)"
+REACH = (
+    "open the way from executors to the hosts of [cassandra] and [kafka], and put their certificates there "
+    "(docs/clusters.md, Where Spark runs)"
+)
 # What Spark says where the minor version of an executor's Python is another one.
 OTHER_PYTHON = ("PYTHON_VERSION_MISMATCH", "Python in worker has different version")
 # Tasks at most: as many as run at once reach all executors of a small cluster.
 MOST_TASKS = 64
 
 
-def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Findings:
+def examine(settings: Settings, *, reads_kafka: bool, can_start: bool, has_ledger: bool) -> Findings:
     """Check executors by a job.
 
     Args:
         settings: the configuration.
+        reads_kafka: whether a pipeline that is examined reads topics.
         can_start: whether this machine has what a job needs.
         has_ledger: whether the ledger is complete and can be read from here.
     """
@@ -33,7 +42,7 @@ def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Finding
         return
     try:
         with spark_session(settings, "doctor") as spark:
-            yield from _of_workers(spark, settings.storage.root)
+            yield from _of_workers(spark, settings, settings.kafka if reads_kafka else None)
             if has_ledger:
                 yield _by_connector(spark, settings.cassandra.ledger_keyspace)
             else:
@@ -44,37 +53,60 @@ def examine(settings: Settings, *, can_start: bool, has_ledger: bool) -> Finding
             yield not_checked(check, "the Spark job failed")
 
 
-def _of_workers(spark: Any, root: str) -> Findings:
-    """Run Python on executors."""
+def _of_workers(spark: Any, settings: Settings, kafka: KafkaSettings | None) -> Findings:
+    """Run Python on executors; `kafka`: that they read, if they do."""
+    root = settings.storage.root
+    look = partial(_look, cassandra=settings.cassandra, kafka=kafka)
     try:
         count = min(spark.sparkContext.defaultParallelism, MOST_TASKS)
         tasks = spark.sparkContext.parallelize([root] * count, count)
-        told = sorted(set(tasks.mapPartitions(_look).collect()))
+        told = sorted(set(tasks.mapPartitions(look).collect()))
     except Exception as error:
         yield _failed(error)
-        yield not_checked(CHECKS[1], "Python does not run on executors")
+        for check in (CHECKS[1], CHECKS[3]):
+            yield not_checked(check, "Python does not run on executors")
         return
-    hosts = ", ".join(sorted({host for host, _, _ in told}))
-    others = {f"{python} on {host}" for host, python, _ in told if python != own_minor()}
+    hosts = ", ".join(sorted({host for host, *_ in told}))
+    others = {f"{python} on {host}" for host, python, *_ in told if python != own_minor()}
     if others:
         yield wrong("executors", f"Python {', '.join(sorted(others))}; here it is {own_minor()}", CURE)
     else:
         yield fine("executors", f"Python {own_minor()} on {hosts}")
-    if failed := [f"{host}: {said}" for host, _, said in told if said]:
+    if failed := [f"{host}: {said}" for host, _, said, _ in told if said]:
         yield wrong(CHECKS[1], "; ".join(failed), "name a storage.root that all machines can write to")
     else:
         yield fine(CHECKS[1], f"{root}: written, read and removed a file on {hosts}")
+    if failed := [f"{host}: {said}" for host, *_, said in told if said]:
+        yield wrong(CHECKS[3], "; ".join(failed), REACH)
+    else:
+        yield fine(CHECKS[3], f"Cassandra{' and Kafka' if kafka else ''} answered {hosts}")
 
 
-def _look(roots: Iterator[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield host and Python of an executor, and why it can't write to the storage root ("" if it can)."""
+def _look(
+    roots: Iterator[str], cassandra: CassandraSettings, kafka: KafkaSettings | None
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield host and Python of an executor, and why it can't write to the storage root, or reach a server ("" if it
+    can).
+    """
     for root in roots:
         said = ""
         try:
             try_storage(root)
         except Exception as error:  # its text is the finding
             said = said_of(error)
-        yield socket.gethostname(), own_minor(), said
+        yield socket.gethostname(), own_minor(), said, _reached(cassandra, kafka)
+
+
+def _reached(cassandra: CassandraSettings, kafka: KafkaSettings | None) -> str:
+    """Return why this process can't reach a server; "" if it reaches all."""
+    try:
+        connected(cassandra).now()
+        if kafka is not None:
+            with Kafka(kafka) as client:
+                client.topics()
+    except TagmillError as error:
+        return said_of(error)
+    return ""
 
 
 def _failed(error: Exception) -> Finding:

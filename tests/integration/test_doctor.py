@@ -61,6 +61,7 @@ class Patient:
 
     def __init__(self, stack: Any, kafka: Any, folder: Path) -> None:
         self.stack, self.folder, self.name = stack, folder, f"t_{uuid.uuid4().hex[:12]}"
+        self.kafka = kafka.port
         expected = Case(CASE).expected
         self.text = CONFIG.format(
             name=self.name,
@@ -305,6 +306,12 @@ def test_executors_are_examined(patient: Patient, spark: Any, monkeypatch) -> No
     connector.await_tables(spark, f"{patient.name}_ledger", {"pipelines": ()})
     found = patient.examined("--spark", "--pipeline", "orders")
     assert [found[check] for check in executors.CHECKS if found[check]["level"] != "fine"] == []
+    found = patient.examined("--spark", "--pipeline", "products")
+    assert "Cassandra and Kafka answered" in found["executors: servers"]["said"]
+    nowhere = {f"127.0.0.1:{patient.kafka}": "127.0.0.1:1", "[kafka]": "[kafka]\nrequest_timeout_seconds = 1"}
+    servers = patient.examined("--spark", "--pipeline", "products", change=nowhere)["executors: servers"]
+    assert servers["level"] == "wrong" and "Kafka at 127.0.0.1:1" in servers["said"]
+    assert "open the way from executors" in servers["cure"]
     # Workers compare their own version with the one that the driver tells them.
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "3.9")
     found = patient.examined("--spark", "--pipeline", "orders")
