@@ -143,7 +143,7 @@ def test_init_recognizes_other_sources(stack, kafka, kafka_journal, keyspace, tm
     # The first ones are named; other tests have left theirs.
     named = re.search(r"one of ([^)]+)\)", error)[1].removesuffix(", …").split(", ")
     assert set(named) <= set(
-        AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka.port}"}).list_topics(10).topics
+        AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka.port}"}).list_topics(timeout=10).topics
     )
     code, _, error = tagmill(
         file, "init", *common, *of_kafka, "--topic", of_journal.name, "--keyspace", "carts_here"
