@@ -44,6 +44,12 @@ def write_file(
     return name
 
 
+def write_table(files: RunFiles, name: str, rows: pa.Table) -> None:
+    """Write few rows to a file of this name. Raises StoreUnavailable."""
+    with files.create(name) as sink:
+        pq.write_table(rows, sink, **CODEC)
+
+
 def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:
     """Write a file of row groups, none of them empty, with the slot of each: a slot's rows in many files are
     read together.

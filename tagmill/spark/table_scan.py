@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.arrow import CODEC, row_groups
+from tagmill.arrow import row_groups
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.cassandra.paging import Pages, token_ranges
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
-from tagmill.runs.parquet_files import write_file
+from tagmill.runs.parquet_files import write_file, write_table
 from tagmill.runs.storage import RunFiles
 
 FILES = pa.schema({"name": pa.string()})
@@ -53,8 +52,7 @@ class Target:
         """Return the rows of these files; without any, those of an empty file, so that there is something to read."""
         if not names:
             names = [f"{self.folder}/none.parquet"]
-            with self.files.create(names[0]) as sink:
-                pq.write_table(self.schema.empty_table(), sink, **CODEC)
+            write_table(self.files, names[0], self.schema.empty_table())
         return spark.read.schema(from_arrow_schema(self.schema)).parquet(*map(self.files.url, names))
 
 

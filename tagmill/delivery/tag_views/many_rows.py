@@ -5,13 +5,11 @@ from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.arrow import CODEC
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import (
     batch_contents,
@@ -39,6 +37,7 @@ from tagmill.quality.model import GateVerdict
 from tagmill.quality.report import read_reports
 from tagmill.quality.suspects import Suspects
 from tagmill.runs import checkpoints
+from tagmill.runs.parquet_files import write_table
 
 log = structlog.get_logger()
 KEY = list(suspects.KEY)
@@ -277,8 +276,7 @@ class ManyRows:
         rows, file = seal_outputs.healed_rows(healed), f"{self.working}/healed.parquet"
         rows = rows.append_column("file", pa.repeat(FROM_JOURNAL, rows.num_rows))
         rows = rows.append_column("row_index", pa.array(range(rows.num_rows), pa.int64()))
-        with self.files.create(file) as sink:
-            pq.write_table(rows, sink, **CODEC)
+        write_table(self.files, file, rows)
         return self.spark.read.schema(from_arrow_schema(rows.schema)).parquet(self.files.url(file))
 
     def _cut(

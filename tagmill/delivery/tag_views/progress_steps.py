@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.arrow import CODEC, schema_of
+from tagmill.arrow import schema_of
 from tagmill.delivery.tag_views import batch_contents, seal_outputs
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows
+from tagmill.runs.parquet_files import write_table
 from tagmill.runs.storage import RunFiles
 
 COLUMNS = (
@@ -36,8 +36,8 @@ def write_of_files(files: RunFiles, summaries: pa.Table, folder: str, numbers: M
     steps = steps.sort_values([*KEY, "number", "batch"])
     steps["last"] = ~steps.duplicated(list(KEY), keep="last")
     steps["missing"] = ""
-    with files.create(f"{folder}/part-00000.parquet") as sink:
-        pq.write_table(pa.Table.from_pandas(steps, schema_of(COLUMNS), preserve_index=False), sink, **CODEC)
+    rows = pa.Table.from_pandas(steps, schema_of(COLUMNS), preserve_index=False)
+    write_table(files, f"{folder}/part-00000.parquet", rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.arrow import CODEC, row_groups
+from tagmill.arrow import row_groups
 from tagmill.cassandra.client import connected
 from tagmill.cassandra.paging import Pages
 from tagmill.config.settings import CassandraSettings
@@ -25,6 +25,7 @@ from tagmill.delivery.tag_views.model import ScanUnit
 from tagmill.delivery.tag_views.staged_rows import STAGED, as_batch_rows
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, bounds
+from tagmill.runs.parquet_files import write_table
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.table_scan import Target
 
@@ -133,8 +134,7 @@ def _written(staging: Staging, pages: Pages, unit: ScanUnit) -> Iterator[FileTot
             continue
         name, noted = path.rpartition("/")[2], pa.concat_tables(keys)
         summaries = summary(noted, name, staging.windows)
-        with staging.files.create(f"{staging.summaries.folder}/{name}") as sink:
-            pq.write_table(pa.Table.from_batches([summaries]), sink, **CODEC)
+        write_table(staging.files, f"{staging.summaries.folder}/{name}", pa.Table.from_batches([summaries]))
         yield total_of(summaries, noted, new, staging.size)
 
 

@@ -7,9 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tagmill.arrow import CODEC, schema_of
+from tagmill.arrow import schema_of
 from tagmill.delivery.tag_views import batch_contents, progress_steps, seal_outputs
 from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, CutTotal
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict
@@ -21,6 +20,7 @@ from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.delivery.tag_views.staged_rows import STAGED, with_checksums
 from tagmill.domain.batches.cutting import cut
 from tagmill.domain.time_buckets import month
+from tagmill.runs.parquet_files import write_table
 
 PROGRESS = schema_of(progress_steps.COLUMNS)
 # A row in a rewritten file: `file` and `row_index` say where it comes from, `at` in which stream and cut it is.
@@ -114,8 +114,7 @@ class Batches:
         (batch,) = whole.combine_chunks().to_batches()
         made = with_checksums(batch).select(list(batch_contents.PAYLOAD_OF))
         file = f"{self.sealing.folder}/recut/stream={stream}/cut={number}/part-00000.parquet"
-        with self.sealing.files.create(file) as sink:
-            pq.write_table(made, sink, **CODEC)
+        write_table(self.sealing.files, file, made)
         return CutTotal(
             order=batch_contents.order(stream, number, list(anew)),
             stream=stream,
@@ -135,8 +134,8 @@ class Batches:
             last[key] = max(last.get(key, place), place)
         for line in lines:
             line["last"] = (line["number"], line["batch"]) == last[line["tag"], line["persistence_id"]]
-        with self.sealing.files.create(f"{folder}/part-00000.parquet") as sink:
-            pq.write_table(pa.Table.from_pylist(lines, PROGRESS), sink, **CODEC)
+        rows = pa.Table.from_pylist(lines, PROGRESS)
+        write_table(self.sealing.files, f"{folder}/part-00000.parquet", rows)
 
     def _of_files(self, numbers: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         for line in self.summaries:

@@ -7,15 +7,14 @@ from itertools import chain, groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tagmill.arrow import CODEC
 from tagmill.cassandra.paging import Pages
 from tagmill.delivery.tag_views.model import Plan, ScanUnit, Slice
 from tagmill.delivery.tag_views.staged_rows import as_batch_rows
 from tagmill.delivery.tag_views.suspects import KEY_COLUMNS
 from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import BUCKETS_COUNTED, VIEW_COLUMNS, Views, bounds
+from tagmill.runs.parquet_files import write_table
 from tagmill.runs.storage import RunFiles
 
 # Bytes of rows that this process reads for one run at most; queries that are under way at once.
@@ -72,8 +71,7 @@ def stage(
             for number, begin in enumerate(range(0, made.num_rows, batch_rows)):
                 part, name = made.slice(begin, batch_rows), f"part-{unit.number:05d}-{number:05d}.parquet"
                 if is_new := unit.kind == "new":  # rows that are read again reach no batch by their file
-                    with files.create(f"{folder}/{name}") as sink:
-                        pq.write_table(part, sink, **CODEC)
+                    write_table(files, f"{folder}/{name}", part)
                 staged.append(StagedFile(name, unit.number, unit.tag, is_new, part))
     except _TooMuchError:
         return None
