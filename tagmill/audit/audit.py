@@ -238,15 +238,12 @@ class _Audit:
 
         progress = staging.stage_progress(self.spark, self.ledger_keyspace, scope, self._url("progress"))
         self.tell("reading the journal")
-        events = staging.stage_journal(
-            self.spark, self.ledger.cassandra, self.journal, scope, self.files, f"{self.folder}/journal"
-        )
+        tables = staging.TableStaging(self.spark, self.ledger.cassandra, self.journal, scope, self.files)
+        events = tables.stage_journal(f"{self.folder}/journal")
         checkpoints.reached("audit.journal_read")
         self.tell("reading the view")
         audited_at = self.ledger.cassandra.now()
-        view = staging.stage_view(
-            self.spark, self.ledger.cassandra, self.journal, scope, self.files, f"{self.folder}/view"
-        )
+        view = tables.stage_view(f"{self.folder}/view")
         checkpoints.reached("audit.view_read")
         scope = self._with_all_read(scope)
         views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]

@@ -69,48 +69,37 @@ def _by_tag(values: Mapping[str, int]) -> Column:
     )[F.col("tag")]
 
 
-def stage_journal(
-    spark: SparkSession,
-    cassandra: Cassandra,
-    journal: JournalSchema,
-    scope: Scope,
-    files: RunFiles,
-    folder: str,
-) -> DataFrame:
-    """Write one row per event of `messages`, of all persistence ids, and return them (row_hashes.JOURNAL)."""
-    scan = TableScan(journal.names.cql(journal.names.messages), (ID, "partition_nr"), journal.columns)
-    target = Target(
-        files, folder, row_hashes.JOURNAL, [ID, "writer_uuid", "bucket", "flaw", "tags.list.element"]
-    )
-    return _staged(spark, cassandra, scan, target, row_hashes.of_messages, scope)
+@dataclass(frozen=True, slots=True)
+class TableStaging:
+    """Stages the tables of one journal for one audit, below folders of `files`."""
 
+    spark: SparkSession
+    cassandra: Cassandra
+    journal: JournalSchema
+    scope: Scope
+    files: RunFiles
 
-def stage_view(
-    spark: SparkSession,
-    cassandra: Cassandra,
-    journal: JournalSchema,
-    scope: Scope,
-    files: RunFiles,
-    folder: str,
-) -> DataFrame:
-    """Write one row per row of the view with a tag of the pipeline, and return them (row_hashes.VIEW)."""
-    there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
-    scan = TableScan(journal.names.cql(journal.view_table), ("tag_name", "timebucket"), there)
-    target = Target(files, folder, row_hashes.VIEW, [ID, "tag", "writer_uuid", "bucket", "timebucket"])
-    return _staged(spark, cassandra, scan, target, row_hashes.of_view, scope)
+    def stage_journal(self, folder: str) -> DataFrame:
+        """Write one row per event of `messages`, of all persistence ids, and return them (row_hashes.JOURNAL)."""
+        names = self.journal.names
+        scan = TableScan(names.cql(names.messages), (ID, "partition_nr"), self.journal.columns)
+        repeated = [ID, "writer_uuid", "bucket", "flaw", "tags.list.element"]
+        target = Target(self.files, folder, row_hashes.JOURNAL, repeated)
+        return self._staged(scan, target, row_hashes.of_messages)
 
+    def stage_view(self, folder: str) -> DataFrame:
+        """Write one row per row of the view with a tag of the pipeline, and return them (row_hashes.VIEW)."""
+        journal = self.journal
+        there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
+        scan = TableScan(journal.names.cql(journal.view_table), ("tag_name", "timebucket"), there)
+        repeated = [ID, "tag", "writer_uuid", "bucket", "timebucket"]
+        target = Target(self.files, folder, row_hashes.VIEW, repeated)
+        return self._staged(scan, target, row_hashes.of_view)
 
-def _staged(
-    spark: SparkSession,
-    cassandra: Cassandra,
-    scan: TableScan,
-    target: Target,
-    convert: Callable[..., pa.RecordBatch],
-    scope: Scope,
-) -> DataFrame:
-    target.files.remove_folder(target.folder)
-    kept = partial(convert, tags=scope.tags, until=scope.until, size=scope.size)
-    return target.frame(spark, scan.write(spark, cassandra, target, kept))
+    def _staged(self, scan: TableScan, target: Target, convert: Callable[..., pa.RecordBatch]) -> DataFrame:
+        target.files.remove_folder(target.folder)
+        kept = partial(convert, tags=self.scope.tags, until=self.scope.until, size=self.scope.size)
+        return target.frame(self.spark, scan.write(self.spark, self.cassandra, target, kept))
 
 
 def stage_deleted(
