@@ -4,7 +4,7 @@ columns are converted.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, cast
 
@@ -20,7 +20,6 @@ from cassandra.numpy_parser import NumpyParser
 from cassandra.parsing import ParseDesc
 from cassandra.protocol import cython_protocol_handler
 
-from tagmill.arrow import fitting
 from tagmill.cassandra.client import PASSING, Cassandra, explained
 from tagmill.cassandra.uuids import same_length
 from tagmill.errors import TagmillError
@@ -30,6 +29,8 @@ from tagmill.errors import TagmillError
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
 # Queries whose first pages are under way, of many that are read one after the other.
 AHEAD = 3
+# Pages of fewer rows than LARGE that are converted together at most.
+LARGE, TOGETHER = 200, 200
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 Values = npt.NDArray[np.object_]
 
@@ -63,17 +64,61 @@ class Pages:
         """
         return self.of_each(cql, [values])
 
-    def of_each(self, cql: str, each: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    def of_each(
+        self, cql: str, each: Iterable[Sequence[Any]], ahead: int = AHEAD
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query for each of these values, one after the other, as `of` does; the first pages of
-        the next ones are requested meanwhile.
+        the `ahead` next ones are requested meanwhile. Rows of several queries may come together.
         """
         with explained(self.cassandra.where):
             statement = self.cassandra.prepare(cql)
             queries = (_Query(self, statement, values) for values in each)
-            ahead = deque(islice(queries, AHEAD))
-            while ahead:
-                yield from ahead.popleft().pages()
-                ahead.extend(islice(queries, 1))
+            yield from _together(_pages_of(queries, ahead))
+
+
+def _pages_of(queries: "Iterator[_Query]", ahead: int) -> "Iterator[_Page]":
+    waiting = deque(islice(queries, ahead))
+    while waiting:
+        yield from waiting.popleft().pages()
+        waiting.extend(islice(queries, 1))
+
+
+def _together(pages: "Iterable[_Page]") -> Iterator[pa.RecordBatch]:
+    """Yield the rows of pages, those of small ones together: converting a page costs as much as some dozen rows."""
+    small, size = list[_Page](), 0
+    for page in pages:
+        if small and (page.is_large or size + page.size > PAGE_BYTES or len(small) == TOGETHER):
+            yield _as_arrow(small)
+            small, size = [], 0
+        if page.is_large:
+            yield page.batch
+        else:
+            small.append(page)
+            size += page.size
+    if small:
+        yield _as_arrow(small)
+
+
+class _Page:
+    """The columns (bytes, None: null) of a page by name, their types, and the bytes of all values."""
+
+    def __init__(self, answer: ResultSet) -> None:
+        (self.columns,) = answer.current_rows
+        self.types = answer.column_types
+        self.rows = len(next(iter(self.columns.values())))
+        self.is_large = self.rows >= LARGE
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The page as Arrow."""
+        return _as_arrow([self])
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the values."""
+        if self.is_large:
+            return int(self.batch.nbytes)
+        return sum(len(value) for column in self.columns.values() for value in column if value is not None)
 
 
 class _Query:
@@ -84,19 +129,19 @@ class _Query:
         self.size, self.state = min(FIRST_PAGE, reader.fits), None
         self.asked = self._ask()
 
-    def pages(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows a page at a time; while one is in use, the next is under way."""
+    def pages(self) -> Iterator[_Page]:
+        """Yield the pages that have rows; while one is in use, the next is under way."""
         while self.asked is not None:
-            page = self._answer()
-            rows, self.asked, self.state = _as_arrow(page), None, page.paging_state
-            if rows.num_rows:
-                self.reader.fits = fitting(rows, PAGE_BYTES)
+            answer = self._answer()
+            page, self.asked, self.state = _Page(answer), None, answer.paging_state
+            if page.rows:
+                self.reader.fits = max(1, page.rows * PAGE_BYTES // max(1, page.size))
             if self.state:
-                fits = self.reader.fits if rows.num_rows else self.size
+                fits = self.reader.fits if page.rows else self.size
                 self.size = min(fits, self.size * GROWTH, LARGEST_PAGE)
                 self.asked = self._ask()
-            if rows.num_rows:
-                yield rows
+            if page.rows:
+                yield page
 
     def _ask(self) -> Any:
         bound = self.statement.bind(self.values)
@@ -153,12 +198,15 @@ def _whole_page(_names: Any, columns: Any) -> Any:
     return columns
 
 
-def _as_arrow(page: ResultSet) -> pa.RecordBatch:
-    (columns,) = page.current_rows
-    arrays = [
-        as_arrow(values, kind) for values, kind in zip(columns.values(), page.column_types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+def _as_arrow(pages: Sequence[_Page]) -> pa.RecordBatch:
+    """Convert pages of one query's columns to Arrow."""
+    names, types = list(pages[0].columns), pages[0].types
+    values = (
+        np.concatenate([page.columns[name] for page in pages]) if len(pages) > 1 else pages[0].columns[name]
+        for name in names
+    )
+    arrays = [as_arrow(column, kind) for column, kind in zip(values, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def as_arrow(values: Values, kind: type[cqltypes._CassandraType]) -> pa.Array:
