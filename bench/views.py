@@ -81,31 +81,31 @@ def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> l
     name = f"{operation.name}_{rows}"
     last = -(-rows * data.UNTAGGED_EVERY // (2 * data.PERSISTENCE_IDS * (data.UNTAGGED_EVERY - 1)))
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, last)
-    _prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}", views=operation.views, append=operation.append)
+    prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}", views=operation.views, append=operation.append)
     ready = HOME / "ready"
     results = []
     # The first run produces the rows to write ready-made. It isn't counted, since Cassandra's own code is
     # still cold.
     operation.run(name, rows)
-    _job("ready", name, str(ready))
+    job("ready", name, str(ready))
     for round_ in range(1, rounds + 1):
         for what in (operation.name, *READY, *([PLUGIN] if plugin and operation.plugin else []))[
             :: 1 if round_ % 2 else -1
         ]:
             if what == operation.name:
-                _job(operation.reset, name)
+                job(operation.reset, name)
                 measured = operation.run(name, rows)
             elif what in READY:
-                _job("create", name, f"{name}_ready")
-                write = ["write", str(_config(name)), f"{name}_ready", str(ready), READY[what]]
+                job("create", name, f"{name}_ready")
+                write = ["write", str(config(name)), f"{name}_ready", str(ready), READY[what]]
                 measured = measure([sys.executable, "-m", "bench.views_data", *write])
             else:
-                _job(operation.reset, name)
+                job(operation.reset, name)
                 measured = _plugin(name, *operation.plugin)
             # The number of rows that the plugin wrote is reported, not asserted.
-            came = _count(name) if what == PLUGIN else rows
+            came = count_view(name) if what == PLUGIN else rows
             results.append(_line(f"{operation.name}, {rows:,} rows", what, round_, came, measured))
-    _job("drop", name, name, f"{name}_ready")
+    job("drop", name, name, f"{name}_ready")
     shutil.rmtree(ready)
     return results
 
@@ -117,7 +117,7 @@ def _rebuilt(name: str, rows: int) -> Measured:
 
 def _repaired(name: str, rows: int) -> Measured:
     """Measure a rebuild of a view that lacks some rows."""
-    return _added(name, rows - _count(name), lambda found: found, "rebuild")
+    return _added(name, rows - count_view(name), lambda found: found, "rebuild")
 
 
 def _migrated(name: str, rows: int) -> Measured:
@@ -130,7 +130,7 @@ def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> M
 
     `view` picks the part of the command's report that has the rows per tag.
     """
-    measured = measure([*_tagmill(name), "views", *command, "-p", "bench", "--offline", "--yes", "--json"])
+    measured = measure([*tagmill(name), "views", *command, "-p", "bench", "--offline", "--yes", "--json"])
     found = view(json.loads(next(line for line in measured.output.splitlines() if line.startswith("{"))))
     if (added := sum(tag["added"] for tag in found["tags"])) != rows:
         raise RuntimeError(f"{added} rows came, {rows} were expected: {found}")
@@ -145,9 +145,9 @@ def _plugin(name: str, *command: str) -> Measured:
     return measure([os.environ["PEER"], *command, *where], timeout=3600)
 
 
-def _count(name: str) -> int:
+def count_view(name: str) -> int:
     """Count the rows of the view."""
-    count = [sys.executable, "-m", "bench.views_data", "count", str(_config(name))]
+    count = [sys.executable, "-m", "bench.views_data", "count", str(config(name))]
     return int(
         subprocess.run(count, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
     )  # noqa: S603
@@ -159,16 +159,16 @@ def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
     lengths = {f"history {BEFORE}": BEFORE, f"history {BEFORE * longer}": BEFORE * longer}
     of = BEFORE * longer + NEW * rounds
     for before in lengths.values():
-        _prepare(f"history_{before}", f"{data.PERSISTENCE_IDS} 1 {before} {of}")
-        _built(f"history_{before}", data.rows_of(data.PERSISTENCE_IDS, 1, before))
+        prepare(f"history_{before}", f"{data.PERSISTENCE_IDS} 1 {before} {of}")
+        built(f"history_{before}", data.rows_of(data.PERSISTENCE_IDS, 1, before))
     for round_ in range(1, rounds + 1):
         for what, before in list(lengths.items())[:: 1 if round_ % 2 else -1]:
             first, last = before + NEW * (round_ - 1) + 1, before + NEW * round_
-            _job("append", f"history_{before}", f"{data.PERSISTENCE_IDS} {first} {last} {of}")
+            job("append", f"history_{before}", f"{data.PERSISTENCE_IDS} {first} {last} {of}")
             rows = data.rows_of(data.PERSISTENCE_IDS, first, last)
-            results.append(_line("new events", what, round_, rows, _built(f"history_{before}", rows)))
+            results.append(_line("new events", what, round_, rows, built(f"history_{before}", rows)))
     for before in lengths.values():
-        _job("drop", f"history_{before}", f"history_{before}")
+        job("drop", f"history_{before}", f"history_{before}")
     return results
 
 
@@ -177,7 +177,7 @@ def _long(events: int) -> list[dict[str, Any]]:
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, 20) + data.rows_of(1, 1, events)
     results = []
     for operation in OPERATIONS[:2]:
-        _prepare(
+        prepare(
             "long", f"{data.PERSISTENCE_IDS} 1 20 20", f"1 1 {events} {events} long-", views=operation.views
         )
         results.append(
@@ -189,23 +189,25 @@ def _long(events: int) -> list[dict[str, Any]]:
                 operation.run("long", rows),
             )
         )
-        _job("drop", "long", "long")
+        job("drop", "long", "long")
     return results
 
 
-def _config(name: str) -> Path:
+def config(name: str) -> Path:
+    """Return the path of the configuration of a journal."""
     return HOME / f"{name}.toml"
 
 
-def _tagmill(name: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("tagmill")), "--config", str(_config(name))]
+def tagmill(name: str) -> list[str]:
+    """Return how a command of Tagmill begins for a journal."""
+    return [str(Path(sys.executable).with_name("tagmill")), "--config", str(config(name))]
 
 
-def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "append") -> None:
+def prepare(name: str, *parts: str, views: str = "tagmill", append: str = "append") -> None:
     """Create a journal without views from `parts`, and a pipeline; journal, ledger and table are named
     `name`.
     """
-    _config(name).write_text(
+    config(name).write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
         f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = '
@@ -215,24 +217,24 @@ def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "appe
         f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\nviews = "{views}"\n',
         encoding="utf-8",
     )
-    _job("create", name, name)
-    _job(append, name, *parts)
-    subprocess.run([*_tagmill(name), "schema", "apply"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    job("create", name, name)
+    job(append, name, *parts)
+    subprocess.run([*tagmill(name), "schema", "apply"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
 
 
-def _built(name: str, rows: int) -> Measured:
+def built(name: str, rows: int) -> Measured:
     """Measure a build; raise RuntimeError unless it builds `rows` rows."""
-    measured = measure([*_tagmill(name), "views", "build", "-p", "bench", "--json"])
+    measured = measure([*tagmill(name), "views", "build", "-p", "bench", "--json"])
     found = json.loads(next(line for line in measured.output.splitlines() if line.startswith("{")))
     if (found["rows"], found["waiting"]) != (rows, 0):
         raise RuntimeError(f"{found['rows']} rows were built, {rows} were expected: {found}")
     return measured
 
 
-def _job(command: str, name: str, *arguments: str) -> None:
+def job(command: str, name: str, *arguments: str) -> None:
     """Run a step that isn't measured, in a separate process."""
     subprocess.run(
-        [sys.executable, "-m", "bench.views_data", command, str(_config(name)), *arguments],
+        [sys.executable, "-m", "bench.views_data", command, str(config(name)), *arguments],
         check=True,
         cwd=ROOT,
     )  # noqa: S603
@@ -289,7 +291,7 @@ class Operation:
 
 
 OPERATIONS = (
-    Operation("build", _built, "tagmill", "append", "empty"),
+    Operation("build", built, "tagmill", "append", "empty"),
     Operation("rebuild", _rebuilt, "application", "append", "lose", ("rebuild", "--truncate")),
     Operation("repair", _repaired, "application", "append", "damage", ("rebuild", "--truncate")),
     Operation("migrate", _migrated, "application", "append_old", "lose", ("migrate",)),

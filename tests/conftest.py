@@ -163,6 +163,16 @@ def both_seals(spark: Any) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def both_builds() -> Iterator[None]:
+    """Number each small build of a module with Spark, too, and compare."""
+    from tests.support.few_builds import compared
+
+    with compared() as alike:
+        yield
+    assert alike
+
+
+@pytest.fixture(scope="module")
 def both_replications(spark: Any) -> Iterator[None]:
     """Replicate each small piece of a module with Spark, too, and compare."""
     from tests.support.few_records import compared

@@ -392,7 +392,7 @@ class PipelineSettings(Section):
         ge=0,
         le=200_000,
         description="Rows up to which a run is read and judged without Spark, unless something in it is in doubt; "
-        "0: always with Spark.",
+        "persistence ids and new events up to which a build numbers without Spark; 0: always with Spark.",
         examples=[50000],
     )
     parallel_inserts: int = Field(

@@ -165,5 +165,5 @@ def _deliver(
     if settings.pipeline(pipeline).views == "tagmill":
         check(settings, pipeline)
         tell("building the view")
-        build(settings, pipeline, owner=owner, spark=spark(), tell=tell)
+        build(settings, pipeline, owner=owner, spark=spark, tell=tell)
     return deliver_views(settings, pipeline, owner=owner, spark=spark, tell=tell)

@@ -9,6 +9,7 @@ from pydantic import Field
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Key, NoParameters, Operation, Option, Parameters, Work
+from tagmill.operations.work_size import built_without_spark
 from tagmill.views.model import Step
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _build(work: Work, parameters: BuildParameters) -> Any:
         work.settings,
         work.pipeline,
         owner=work.owner,
-        spark=work.spark(),
+        spark=work.spark,
         adopt=parameters.adopt,
         tell=work.tell,
     )
@@ -232,6 +233,7 @@ BUILD = Operation(
     BuildParameters,
     "build",
     _build,
+    needs_no_spark=built_without_spark,
 )
 REBUILD = Operation(
     "views rebuild",

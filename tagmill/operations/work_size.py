@@ -7,7 +7,7 @@ or after SECONDS, and then the answer is no. So it is where a store does not ans
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +33,29 @@ def few_events(settings: Settings, pipeline: str) -> bool:
     from tagmill.cassandra.client import FAULTS, Cassandra
 
     most, journal = settings.spark.small_job_rows, settings.pipeline(pipeline).journal
-    rows, until = 0, time.monotonic() + SECONDS
-    if not most:
-        return False
+    until = time.monotonic() + SECONDS
+    tables = map(journal.cql, (journal.messages, journal.view))
+    queries = [f"SELECT sequence_nr FROM {table}" for table in tables]
     with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
-        for table in (journal.messages, journal.view):
-            for page in _pages_of_keys(cassandra.application, journal.cql(table), until):
-                rows += page
-                if rows > most or time.monotonic() > until:
-                    return False
-        return True
+        return bool(most) and _count(cassandra.application, queries, most, until) is not None
+    return False
+
+
+def built_without_spark(settings: Settings, pipeline: str) -> bool:
+    """Return whether a journal has so few persistence ids that a build numbers its new events without Spark, unless
+    these are many.
+    """
+    from tagmill.cassandra.client import FAULTS, Cassandra
+
+    chosen = settings.pipeline(pipeline)
+    most, names, until = chosen.small_run_rows, chosen.journal, time.monotonic() + SECONDS
+    listed = f"SELECT persistence_id FROM {names.cql(names.all_persistence_ids)}"
+    keys = f"SELECT DISTINCT persistence_id, partition_nr FROM {names.cql(names.messages)}"
+    with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
+        count = _count(cassandra.application, [listed], most, until)
+        if count == 0:
+            count = _count(cassandra.application, [keys], most, until)
+        return bool(most) and count is not None
     return False
 
 
@@ -86,9 +99,20 @@ def few_ids(settings: Settings, pipeline: str) -> bool:
     return False
 
 
-def _pages_of_keys(cassandra: Cassandra, table: str, until: float) -> Iterator[int]:
-    """Yield the number of rows of each page of a table's keys."""
-    statement: Any = cassandra.prepare(f"SELECT sequence_nr FROM {table}").bind(())
+def _count(cassandra: Cassandra, queries: Sequence[str], most: int, until: float) -> int | None:
+    """Return how many rows queries have together; None if there are more than `most`, or counting lasts too long."""
+    rows = 0
+    for query in queries:
+        for page in _pages(cassandra, query, until):
+            rows += page
+            if rows > most or time.monotonic() > until:
+                return None
+    return rows
+
+
+def _pages(cassandra: Cassandra, query: str, until: float) -> Iterator[int]:
+    """Yield the number of rows of each page."""
+    statement: Any = cassandra.prepare(query).bind(())
     statement.fetch_size = PAGE_ROWS
     page = cassandra.session.execute(statement, timeout=max(until - time.monotonic(), 0.1))
     yield len(page.current_rows)

@@ -35,7 +35,7 @@ TASKS = 8
 # Files that are merged, and so open, at once, and bytes of a slot of these files that are in memory at once.
 MERGED, MERGED_BYTES = 32, 32 * 1024 * 1024
 # Rows, and bytes of them in memory, that this process writes itself: both are quickly written, whatever they are.
-FEW_ROWS, FEW_BYTES = 20_000, 32 * 1024 * 1024
+FEW_ROWS, FEW_BYTES = 50_000, 32 * 1024 * 1024
 COUNT = pa.schema({"rows": pa.int64()})
 Order = Callable[[pa.Table], npt.NDArray[np.int64]]
 # A function that returns a lot by its number: its rows, and the values that all of them share.
@@ -77,7 +77,7 @@ def load(
 
 
 def load_merged(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     settings: CassandraSettings,
     files: RunFiles,
     names: Sequence[str],
@@ -98,11 +98,14 @@ def load_merged(
     if own is not None and are_few(files, names):
         wholes = [(chunk, range(slots)) for chunk in chunks]
         return _written_here(own, target, partial(_of_slots, files, wholes, order), len(wholes))
+    session = spark()
     shares = min(
-        slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks)))
+        slots, 2 * len(names), -(-TASKS * session.sparkContext.defaultParallelism // max(1, len(chunks)))
     )
     tasks = [(chunk, range(share, slots, shares)) for chunk in chunks for share in range(shares)]
-    return _written(spark, settings, target, partial(_of_slots, files, tasks, order), len(tasks), len(tasks))
+    return _written(
+        session, settings, target, partial(_of_slots, files, tasks, order), len(tasks), len(tasks)
+    )
 
 
 def are_few(files: RunFiles, names: Sequence[str]) -> bool:

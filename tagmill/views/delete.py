@@ -49,14 +49,11 @@ def delete(
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     step = "" if dry_run else "views delete"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
-        workspace,
-        builds,
-        journal,
-        row,
-    ):
-        deleter = _Deleter(workspace, builds, journal, spark, selection=selection)
-        return deleter.look(row) if dry_run else deleter.run(row)
+    with numbering_session(
+        settings, pipeline, owner=owner, spark=lambda: spark, step=step, tell=tell or silent
+    ) as numbering:
+        deleter = _Deleter(numbering, selection=selection)
+        return deleter.look(numbering.row) if dry_run else deleter.run(numbering.row)
 
 
 @about_pipeline
@@ -78,14 +75,15 @@ def truncate(
         FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
     step = "" if dry_run else "views truncate"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
-        workspace,
-        builds,
-        journal,
-        row,
-    ):
-        truncater = _Truncater(workspace, builds, journal, spark, selection=Selection())
-        return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
+    with numbering_session(
+        settings, pipeline, owner=owner, spark=lambda: spark, step=step, tell=tell or silent
+    ) as numbering:
+        truncater = _Truncater(numbering, selection=Selection())
+        return (
+            truncater.look(numbering.row, truncater.must_come_back)
+            if dry_run
+            else truncater.truncate(numbering.row)
+        )
 
 
 class _Deleter(SelectionAttempt):

@@ -182,7 +182,7 @@ class Reader:
         """
         if count <= FEW_IDS:
             lines = [line.asDict() for line in ids.collect()]
-            found = _first_events(self.journal, self.cassandra, lines)
+            found = first_new_events(self.journal, self.cassandra, lines)
             if not found:
                 return
             values = [tuple(line[name] for name in FIRST_NEW.names) for line in found]
@@ -360,11 +360,11 @@ def _first_new(
     """
     cassandra = connected(settings)
     for batch in ids:
-        if found := _first_events(journal, cassandra, batch.to_pylist()):
+        if found := first_new_events(journal, cassandra, batch.to_pylist()):
             yield pa.RecordBatch.from_pylist(found, FIRST_NEW)
 
 
-def _first_events(
+def first_new_events(
     journal: JournalSchema, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the lines that have events behind from_nr, each with the place of the first one.

@@ -55,14 +55,11 @@ def rebuild(
         LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     step = "" if dry_run else "views rebuild"
-    with numbering_session(settings, pipeline, owner=owner, spark=spark, step=step, tell=tell or silent) as (
-        workspace,
-        builds,
-        journal,
-        row,
-    ):
-        rebuilder = _Rebuilder(workspace, builds, journal, spark, selection=selection)
-        return rebuilder.look(row) if dry_run else rebuilder.run(row)
+    with numbering_session(
+        settings, pipeline, owner=owner, spark=lambda: spark, step=step, tell=tell or silent
+    ) as numbering:
+        rebuilder = _Rebuilder(numbering, selection=selection)
+        return rebuilder.look(numbering.row) if dry_run else rebuilder.run(numbering.row)
 
 
 @dataclass(frozen=True, slots=True)

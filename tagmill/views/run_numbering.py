@@ -42,7 +42,7 @@ _LINE = pa.struct(
 REACHED = pa.schema(
     {ID: pa.string(), "sequence_nr": pa.int64(), "partition_nr": pa.int64(), "progress": pa.list_(_LINE)}
 )
-_STARTS = pa.schema({"run": pa.int64(), "upto": pa.int64(), "tag": pa.string(), "start": pa.int64()})
+STARTS = pa.schema({"run": pa.int64(), "upto": pa.int64(), "tag": pa.string(), "start": pa.int64()})
 _NUMBERED = ("tag_name", "timebucket", "tag_pid_sequence_nr")
 # AT_ONCE: files processed in parallel. PIECE: bytes of new rows that are in memory for each of them, in
 # addition to one row group.
@@ -141,9 +141,9 @@ def _starts(files: RunFiles, folder: str) -> pa.Table:
     """Read what numbering.run_start_numbers says of one file, sorted by run: run, upto, tag (null: no tags),
     start.
     """
-    batches = files.record_batches(folder, ROWS_AT_ONCE, _STARTS.names)
-    found = [pa.Table.from_batches([batch]).cast(_STARTS) for batch in batches]
-    return pa.concat_tables([_STARTS.empty_table(), *found]).sort_by("run")
+    batches = files.record_batches(folder, ROWS_AT_ONCE, STARTS.names)
+    found = [pa.Table.from_batches([batch]).cast(STARTS) for batch in batches]
+    return pa.concat_tables([STARTS.empty_table(), *found]).sort_by("run")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ on writes the same rows, with the same timestamp, from the same files (docs/deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -34,24 +36,41 @@ if TYPE_CHECKING:
     from tagmill.views.event_reader import Reader
     from tagmill.views.model import Manifest
     from tagmill.views.run_numbering import Sums
+    from tagmill.views.staging import Staging
 
 
 # The step of a build: its failures are noted. What a person starts is reported to that person.
 BUILD = "views build"
 
 
-class Attempt:
-    """One attempt at numbering events of one journal, with one Spark session."""
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """What numbers one journal, while it holds the fence that `row` has. `spark` returns the session, and starts it
+    if need be.
+    """
 
-    def __init__(
-        self, workspace: Workspace, builds: Builds, journal: JournalSchema, spark: SparkSession
-    ) -> None:
-        self.workspace, self.files, self.tell = workspace, workspace.files, workspace.tell
+    workspace: Workspace
+    builds: Builds
+    journal: JournalSchema
+    row: BuildRow
+    spark: Callable[[], SparkSession]
+
+
+class Attempt:
+    """One attempt at numbering events of one journal."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        workspace = self.workspace = numbering.workspace
+        self.files, self.tell = workspace.files, workspace.tell
         self.name, self.pipeline = workspace.name, workspace.pipeline
-        self.builds = builds
-        self.journal = journal
-        self.spark = spark
+        self.builds, self.journal, self.row = numbering.builds, numbering.journal, numbering.row
+        self._spark = numbering.spark
         self.home = f"{self.name}/views"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; the first use may start it."""
+        return self._spark()
 
     def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
         """Write what an earlier attempt has committed and not finished; return the build's row then, and the
@@ -84,12 +103,15 @@ class Attempt:
         young to be numbered.
         """
         from tagmill.views.event_reader import Reader
+
+        return Reader(self.spark, self.builds.cassandra, self.staging(until), f"{folder}/events", self.tell)
+
+    def staging(self, until: int) -> Staging:
+        """Return how the journal's events are staged."""
         from tagmill.views.staging import Staging
 
-        staging = Staging(
-            self.journal, self.files, until, self.builds.cassandra.largest_write - BESIDE_VIEW_ROW
-        )
-        return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
+        largest_row = self.builds.cassandra.largest_write - BESIDE_VIEW_ROW
+        return Staging(self.journal, self.files, until, largest_row)
 
     def runs(self, folder: str, staged: list[str]) -> DataFrame:
         """Find the runs in staged files, write them below `folder`/runs, and return them
@@ -112,7 +134,15 @@ class Attempt:
         numbering.run_start_numbers(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
             f"{url}/starts"
         )
-        sums = run_numbering.number_rows(
+        sums = self.number_rows(folder, staged)
+        reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
+        return numbering.records(reached, ends, stands), sums
+
+    def number_rows(self, folder: str, staged: list[str]) -> Sums:
+        """Number the staged events from the starts that were written to `folder` (run_numbering.number_rows)."""
+        from tagmill.views import run_numbering
+
+        return run_numbering.number_rows(
             self.files,
             staged,
             folder,
@@ -120,8 +150,6 @@ class Attempt:
             meta=self.journal.meta,
             first_ticks=self.pipeline.first_ticks,
         )
-        reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
-        return numbering.records(reached, ends, stands), sums
 
     def but_ahead(self, ends: DataFrame, places: DataFrame, folder: str, latest: int) -> DataFrame:
         """Return what diff.but_ahead does; `places` are the rows that were written to `folder`."""
@@ -157,7 +185,7 @@ class Attempt:
         """
         from tagmill.views import writer
 
-        writer.write(self.spark, self.builds.cassandra, self.files, manifest, self.tell)
+        writer.write(self._spark, self.builds.cassandra, self.files, manifest, self.tell)
         self.builds.add_late(manifest.build, manifest.late_from)
         checkpoints.reached("build.before_end")
         self.builds.finish(row, manifest.until)
@@ -177,11 +205,11 @@ def numbering_session(
     pipeline: str,
     *,
     owner: str,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     step: str,
     adopt: bool = False,
     tell: Tell = silent,
-) -> Iterator[tuple[Workspace, Builds, JournalSchema, BuildRow]]:
+) -> Iterator[Numbering]:
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
 
@@ -207,8 +235,8 @@ def numbering_session(
             journal = JournalSchema.load_checked(workspace.cassandra, chosen.journal)
             row = builds.take_over(owner, chosen.bucket_size.value)
             where = workspace.cassandra.where
-            with _wide_joins(spark), _fenced(builds, row), explained(where, builds.untouched):
-                yield workspace, builds, journal, row
+            with ExitStack() as stack, _fenced(builds, row), explained(where, builds.untouched):
+                yield Numbering(workspace, builds, journal, row, cache(partial(_wide_joins, spark, stack)))
             if adopt:
                 note_numbered(settings, workspace.cassandra, pipeline, adopt=True)
         if step == BUILD:
@@ -230,8 +258,10 @@ def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _wide_joins(spark: SparkSession) -> Iterator[None]:
-    """Let joins use rows that are partitioned by only some of the keys, without another shuffle."""
-    with setting(spark, "spark.sql.requireAllClusterKeysForCoPartition", "false"):
-        yield
+def _wide_joins(spark: Callable[[], SparkSession], stack: ExitStack) -> SparkSession:
+    """Return the session; until the stack ends, its joins use rows that are partitioned by only some of the keys,
+    without another shuffle.
+    """
+    session = spark()
+    stack.enter_context(setting(session, "spark.sql.requireAllClusterKeysForCoPartition", "false"))
+    return session

@@ -7,12 +7,12 @@ Refuses to write when the application has numbered events meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tagmill.errors import ApplicationAtWork, ConfigurationError
 from tagmill.ledger.view_builds import BuildState
 from tagmill.spark.materialize import materialize
-from tagmill.views.sealed_build import Attempt
+from tagmill.views.sealed_build import Attempt, Numbering
 from tagmill.views.selection import (
     EXAMPLES,
     Changed,
@@ -39,8 +39,8 @@ class SelectionAttempt(Attempt):
     changes.
     """
 
-    def __init__(self, *args: Any, selection: Selection) -> None:
-        super().__init__(*args)
+    def __init__(self, numbering: Numbering, selection: Selection) -> None:
+        super().__init__(numbering)
         self.selection = selection
         self.ours = self.workspace.settings.builder(self.journal.keyspace) is not None
         self.folder = self.new_folder()

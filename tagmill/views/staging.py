@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import row_groups
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.uuids import of_binary, text, ticks, versions
 from tagmill.domain.timeuuid import FUTURE_TICKS
@@ -68,6 +69,11 @@ class Staging:
         target = self._target(folder)
         work = partial(_write, target, self._convert())
         return target.names(in_python(rows.withColumns(plain), work, from_arrow_schema(FILES)))
+
+    def of_batches(self, rows: Iterable[pa.RecordBatch], folder: str) -> list[str]:
+        """Write events that this process has read to a file, and return it; none if there are no events."""
+        name = self._target(folder).write(row_groups(map(self._convert(), rows)))
+        return [name] if name else []
 
     def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str]:
         """Write all of messages, which the tasks themselves read, and return the files."""

@@ -9,7 +9,7 @@ Every row is written with the build's own timestamp, so a builder that was froze
 build can't overwrite newer rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -50,7 +50,9 @@ RECORDS = pa.schema(
 )
 
 
-def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
+def write(
+    spark: Callable[[], SparkSession], cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell
+) -> None:
     """Write everything that the manifest's files hold, deletions first."""
     if manifest.removed:
         tell(f"deleting {manifest.removed} rows of {manifest.view_table}")
@@ -72,7 +74,7 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
     if are_few(files, files.parquet(f"{manifest.folder}/records")):
         _write_few_records(cassandra, files, manifest)
     else:
-        _write_records(spark, cassandra, files, manifest)
+        _write_records(spark(), cassandra, files, manifest)
 
 
 def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:

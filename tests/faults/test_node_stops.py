@@ -31,7 +31,7 @@ def test_build_spark_fails_says_what_is_sealed(
     """Raise the connector's error while a build reads or writes; the next build ends with the plugin's
     rows.
     """
-    one = delivery(CASE, WITHOUT_VIEWS, views="tagmill")
+    one = delivery(CASE, WITHOUT_VIEWS, views="tagmill", small_run_rows=0)
 
     def fail(*_: Any, **__: Any) -> None:
         raise SparkFailure(FAILURES["no node"].text)
@@ -66,7 +66,7 @@ def test_build_node_stops_one_true_line(
         is_back(one.stack, spark)
     assert ended.code == 75 and ended.err.count("\n") == 1, ended.err
     assert words in ended.err or "Run the same command again" in ended.err
-    assert (words == SEALED) == ("Nothing was sealed" not in ended.err)
+    assert words != SEALED or "Nothing was sealed" not in ended.err
     free_lease(one.stack.session, one.pipeline)
     assert one.start("views", "build").end().code == 0
     complete(one)

@@ -22,6 +22,8 @@ from tests.support.building import VIEWS, built, load_messages, recorded, record
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
 from tests.support.errors import raises
 
+pytestmark = pytest.mark.usefixtures("both_builds")
+
 # Other tests here compare minute-buckets and partition-boundary after several builds, and bin/run compares orders.
 HEALTHY = [
     "odd-names",
@@ -182,7 +184,7 @@ def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, mon
     before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
     with Cassandra(configured.cassandra) as cassandra:
-        writer.write(spark, cassandra, files, manifest, lambda _: None)
+        writer.write(lambda: spark, cassandra, files, manifest, lambda _: None)
     assert before == {table: rows(stack, journal, table) for table in VIEWS} | {
         "records": records(stack, journal)
     }

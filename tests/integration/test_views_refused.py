@@ -19,6 +19,8 @@ from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only
 from tests.support.errors import raises
 from tests.support.events import event, events, offset_at, this_hour
 
+pytestmark = pytest.mark.usefixtures("both_builds")
+
 BEGIN = this_hour() - timedelta(hours=3)
 HOUR = {"bucket_size": "Hour", "first_time_bucket": "2026-01-01", "tags": ["t"], "views": "tagmill"}
 

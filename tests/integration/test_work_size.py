@@ -15,6 +15,7 @@ from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.operations import work_size
 from tagmill.operations.work_size import (
+    built_without_spark,
     few_events,
     few_ids,
     few_replicated_records,
@@ -41,7 +42,7 @@ def session_of_build(settings, journal, folder, most):
     folder.mkdir()
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
     section = {"conf": conf, "small_job_rows": most}
-    configured = settings(journal, case=CASE, views="tagmill", sections={"spark": section})
+    configured = settings(journal, case=CASE, views="tagmill", small_run_rows=0, sections={"spark": section})
     schema.apply(configured)
     (name,) = configured.pipelines
     command = [str(Path(sys.executable).with_name("tagmill")), "--config", str(settings.file(name))]
@@ -81,6 +82,21 @@ def test_few_events_counts_journal_and_view(keyspace, settings, stack, monkeypat
     assert few_events(with_limit(configured, count), name)
     assert not few_events(with_limit(configured, count - 1), name)
     assert not few_events(with_limit(configured, 0), name)
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed"])
+def test_build_without_spark_counts_persistence_ids(listed, keyspace, settings, stack):
+    """Count all_persistence_ids, or where that is empty the partitions of messages."""
+    journal = keyspace(CASE, WITHOUT_VIEWS if listed else ("messages",))
+    keys = (
+        "persistence_id FROM {}.all_persistence_ids"
+        if listed
+        else "persistence_id, partition_nr FROM {}.messages"
+    )
+    count = len(list(stack.session.execute("SELECT DISTINCT " + keys.format(journal))))
+    allowed = {most: settings(journal, case=CASE, small_run_rows=most) for most in (count, count - 1, 0)}
+    answers = {most: built_without_spark(one, next(iter(one.pipelines))) for most, one in allowed.items()}
+    assert answers == {count: True, count - 1: False, 0: False}
 
 
 @pytest.mark.parametrize("lost", ["DROP TABLE {}.tag_views", "DROP KEYSPACE {}"], ids=["table", "keyspace"])

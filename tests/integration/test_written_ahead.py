@@ -110,7 +110,7 @@ def test_build_leaves_progress_written_ahead(journal, settings, spark, stack):
     progress(one, "ahead", 3, an_hour_ahead())
     one.messages(row for name in IDS for row in events(name, range(4, 6), BEGIN))
     for _ in range(2):
-        done = build(configured, only(configured), owner=OWNER, spark=spark)
+        done = build(configured, only(configured), owner=OWNER, spark=lambda: spark)
         assert (done["waiting"], done["reasons"]) == (1, {"written_ahead": 1})
     assert [row["tag_pid_sequence_nr"] for row in one.rows("right")] == [1, 2, 3, 4, 5]
     assert [row["tag_pid_sequence_nr"] for row in one.rows("ahead")] == [1, 2, 3]

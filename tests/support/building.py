@@ -19,7 +19,7 @@ def built(settings: Settings, spark: Any, **options: Any) -> dict[str, Any]:
     """Apply the schema and build the views of the only pipeline's journal."""
     schema.apply(settings)
     known_to_spark(settings, only(settings), spark, ("messages", *VIEWS), ("view_progress",))
-    return build(settings, only(settings), owner=OWNER, spark=spark, **options)
+    return build(settings, only(settings), owner=OWNER, spark=lambda: spark, **options)
 
 
 def rows(stack: Any, keyspace: str, table: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Numbers given in Spark equal those of counting event by event, for any layout of files and any steps of the
+"""Numbers given in Spark, and by this process, equal those of counting event by event, for any layout of files and any steps of the
 build.
 
 Many random journals, one persistence_id each, are staged at once and compared with the rules.
@@ -22,6 +22,9 @@ from tagmill.domain.timeuuid import GREGORIAN_TICKS, lowest
 from tagmill.journal.flaws import Reason
 from tagmill.runs.storage import RunFiles
 from tagmill.views import numbering, run_numbering
+from tagmill.views.few_rows import numbering as few_rows
+from tagmill.views.few_rows.positions import Position
+from tagmill.views.numbered import Line
 from tests.support.numbering import Event, Stand, build
 
 START = 17_952_444_000_000_000
@@ -116,7 +119,7 @@ def numbered(
         progress = [(tag, number, nr, "") for tag, (number, nr) in sorted(begun.numbers.items())]
         known.append((name, begun.sequence_nr, 0, start, None, False, progress))
     files = RunFiles(str(root))
-    names, stands = staged(files, rows, Random(seed), **layout), spark.createDataFrame(known, STANDS).cache()
+    names, stands = staged(files, rows, Random(seed), **layout), _stands(spark, known).cache()
     run_numbering.find_runs(files, names, "runs")
     runs = spark.read.parquet(files.url("runs"))
     ends = numbering.numberable_upto(runs, stands).cache()
@@ -140,10 +143,46 @@ def numbered(
     assert sums == told
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
-    for row in numbering.records(spark.read.parquet(files.url("reached")), ends, stands).collect():
+    reached = spark.read.parquet(files.url("reached"))
+    for row in numbering.records(reached, ends, stands).collect():
         lines = {line.tag: (line.number, line.sequence_nr) for line in row.progress}
         found[row.persistence_id]["progress"] = (row.sequence_nr, row.partition_nr, lines)
+    must_equal_those_of_few_rows(files, known, runs, ends, numbering.records(reached, ends, stands))
     return found
+
+
+def must_equal_those_of_few_rows(
+    files: RunFiles, known: list[tuple[Any, ...]], runs: Any, ends: Any, records: Any
+) -> None:
+    """Apply the rules in this process, too: ends, starts and records equal those of Spark."""
+    positions = {
+        name: Position(
+            name, sequence_nr, 0, True, start, None, [Line(*line) for line in progress], [], 0, False
+        )
+        for name, sequence_nr, _, start, _, _, progress in known
+    }
+    lines = [row for batch in files.record_batches("runs", 1000) for row in batch.to_pylist()]
+    here = few_rows.ends(lines, {name: one.from_nr for name, one in positions.items()})
+    assert sorted(here) == sorted(map(tuple, ends.collect()))
+    starts = [
+        (file, line["run"], line["upto"], line["tag"], line["start"])
+        for file, of_file in few_rows.start_numbers(lines, here, positions).items()
+        for line in of_file
+    ]
+    by_spark = numbering.run_start_numbers(runs, ends, _stands(runs.sparkSession, known)).collect()
+    assert sorted(starts, key=repr) == sorted(map(tuple, by_spark), key=repr)
+    reached = [row for batch in files.record_batches("reached", 1000) for row in batch.to_pylist()]
+    made = {
+        row["persistence_id"]: row | {"new": set(row["new"])}
+        for row in few_rows.records(reached, here, positions)
+    }
+    assert made == {
+        row.persistence_id: row.asDict(recursive=True) | {"new": set(row.new)} for row in records.collect()
+    }
+
+
+def _stands(spark: SparkSession, known: list[tuple[Any, ...]]) -> Any:
+    return spark.createDataFrame(known, STANDS)
 
 
 @pytest.mark.parametrize(
