@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs.operator_action import OperatorAction
-from tagmill.runs.sealed_files import read_document
 from tagmill.runs.workspace import Workspace
 from tagmill.views.model import Manifest
+from tagmill.views.sealed_manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
 class SealedBuild:
-    """A build that is not finished; `manifest` None: its file is lost or damaged."""
+    """A build that is not finished; `manifest` None: it, or a file that it names, is lost or damaged."""
 
     workspace: Workspace
     builds: Builds
@@ -27,7 +27,7 @@ class SealedBuild:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether its manifest is lost or damaged, so that no build can finish it."""
+        """Whether files of it are lost or damaged, so that no build can finish it."""
         return self.manifest is None
 
     def end(self, action: OperatorAction) -> str:
@@ -65,11 +65,8 @@ def sealed(workspace: Workspace) -> SealedBuild | None:
     row = builds.newest()
     if row is None or row.state != BuildState.SEALED:
         return None
-    of = f"build {row.build}, journal {row.journal}"
     try:
-        manifest = read_document(
-            workspace.files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of
-        )
+        manifest = read_manifest(workspace.files, row)
     except SealedFileDamaged:
         manifest = None
     return SealedBuild(workspace, builds, row, manifest)

@@ -48,7 +48,8 @@ class Manifest(Document):
     `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. `rows_in`: the
     folder of the rows to write. For rebuilds and deletions: `removed`, rows of tag_views to delete;
     `forgotten`, lines of tag_write_progress to delete; `recorded`, whether Tagmill keeps view_progress of
-    this journal.
+    this journal. `sealed_rows`: rows by folder of files when it was sealed; empty: sealed before releases noted
+    them.
     """
 
     journal: str
@@ -71,3 +72,4 @@ class Manifest(Document):
     forgotten: int = 0
     ttl_seconds: int | None = None
     recorded: bool = True
+    sealed_rows: dict[str, int] = {}

@@ -23,7 +23,7 @@ from tagmill.ledger.failures import forget_failures, noted
 from tagmill.ledger.same_tables import note_numbered, require_same_tables
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
-from tagmill.runs.sealed_files import read_document, way_out, write_document
+from tagmill.runs.sealed_files import way_out
 from tagmill.runs.workspace import Workspace, open_step, silent
 from tagmill.spark.session import setting
 
@@ -172,8 +172,9 @@ class Attempt:
 
     def commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
         """Commit the manifest: from then on its numbers are final. Raises FenceRaised."""
-        file = f"{manifest.folder}/manifest.json"
-        sha256 = write_document(self.files, file, manifest)
+        from tagmill.views.sealed_manifest import write_manifest
+
+        file, sha256 = write_manifest(self.files, manifest)
         checkpoints.reached("build.before_commit")
         sealed = self.builds.seal(row, file, sha256, manifest.written_at)
         checkpoints.reached("build.after_commit")
@@ -192,11 +193,10 @@ class Attempt:
         self.sweep()
 
     def _read(self, row: BuildRow) -> Manifest:
-        from tagmill.views.model import Manifest
+        from tagmill.views.sealed_manifest import read_manifest
 
-        file, of = str(row.manifest_file), f"build {row.build}, journal {row.journal}"
         with way_out(self.name):
-            return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
+            return read_manifest(self.files, row)
 
 
 @contextmanager

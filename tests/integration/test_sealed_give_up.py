@@ -77,8 +77,12 @@ def test_give_up_replication_next_one_replicates(kafka_journal, spark):
     assert code == 2 and "has no replication to give up. Nothing was changed" in said
 
 
-def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
-    """Give up a build that wrote rows and numbers, but not its record: the next one adopts those numbers."""
+@pytest.mark.parametrize("gone", ["manifest.json", "records/*", "rows/*"])
+def test_give_up_build_next_one_builds(gone, stack, keyspace, settings, spark):
+    """Give up a build that wrote rows and numbers, but not its record: the next one adopts those numbers.
+
+    Its manifest, or a folder of its files, is lost.
+    """
     case = "partition-boundary"
     journal = keyspace(case, WITHOUT_VIEWS)
     configured = settings(journal, case=case, views="tagmill")
@@ -87,9 +91,13 @@ def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
         built(configured, spark)
     with Ledger(configured.cassandra) as ledger:
         manifest = Builds(ledger.cassandra, ledger.ledger_keyspace, journal).newest().manifest_file
-    lose(configured, name, manifest)
+    folder = Path(configured.storage.root, manifest).parent
+    for file in list(folder.glob(gone)):
+        lose(configured, name, file.relative_to(configured.storage.root))
+    before = {table: rows(stack, journal, table) for table in VIEWS}
     with raises(SealedFileDamaged, pipeline=name):
         built(configured, spark)
+    assert before == {table: rows(stack, journal, table) for table in VIEWS}
     command = ("run", "give-up", "--pipeline", name, *WHY)
     code, said, wrong = shown_first(settings.file(name), *command)
     assert code == 0 and f"build 1 of journal {journal} is given up" in said, wrong

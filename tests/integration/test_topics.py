@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 import clickhouse_connect
@@ -16,7 +17,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError, RecordsLost, TagmillError, TopicRecreated
+from tagmill.errors import ConfigurationError, RecordsLost, SealedFileDamaged, TagmillError, TopicRecreated
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import tagmill
@@ -238,6 +239,27 @@ def test_deliver_event_past_window_counts_as_new(shop, monkeypatch):
     one.send(2)
     one.deliver()
     assert one.products() == [1, 1, 2]
+
+
+def test_close_without_its_dead_letters_moves_nothing(shop):
+    """Lose the sealed file of dead letters: the close refuses, and goes on once the file is back."""
+    one = shop()
+    one.send(1)
+    one.topic.send("2", b"{")
+    planned = one.sealed()
+    at = (planned["run"], planned["fence"])
+    steps.push(one.settings, one.name, *at, owner=OWNER)
+    (letters,) = Path(one.settings.storage.root).glob("**/letters/*.parquet")
+    content = letters.read_bytes()
+    letters.unlink()
+    with raises(SealedFileDamaged):
+        steps.close(one.settings, one.name, *at, owner=OWNER)
+    assert one.offsets() == {}
+    letters.write_bytes(content)
+    assert steps.close(one.settings, one.name, *at, owner=OWNER)["unreadable"] == 1
+    assert one.products() == [1] and one.offsets() == {0: 2}
+    code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")
+    assert code == 0 and len(json.loads(out)) == 1
 
 
 def test_deliver_unreadable_records_become_dead_letters(shop):

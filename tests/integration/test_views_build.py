@@ -15,7 +15,8 @@ from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs.storage import RunFiles
-from tagmill.views import event_reader, writer
+from tagmill.views import event_reader, few_rows, many_rows, writer
+from tagmill.views.few_rows import events as few_events
 from tagmill.views.model import Manifest
 from tagmill.views.sealed_build import Attempt
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
@@ -164,6 +165,29 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
     for after, until in ((0, 15), (15, 60)):
         load_messages(stack.session, case, journal, after, until)
         built(configured, spark)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded(case, table), table
+
+
+@pytest.mark.parametrize(
+    ("most", "by_spark"),
+    [(27, 2), (419, 2), (1043, 1), (1464, 0)],
+    ids=["ids", "events of the first build", "new events", "none"],
+)
+def test_build_of_more_is_left_to_spark(most, by_spark, monkeypatch, stack, keyspace, settings, spark):
+    """Build 28 persistence ids, at first 420 events, then 1,044; the case names what exceeds the limit."""
+    monkeypatch.setattr(few_events, "SAMPLE", 3)
+    numbered = []
+    number = many_rows.number
+    monkeypatch.setattr(many_rows, "number", lambda new: numbered.append(new) or number(new))
+    monkeypatch.setattr(few_rows, "number", few_rows.number.__wrapped__)
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill", small_run_rows=most)
+    for after, until in ((0, 15), (15, 60)):
+        load_messages(stack.session, case, journal, after, until)
+        built(configured, spark)
+    assert len(numbered) == by_spark
     for table in VIEWS:
         assert rows(stack, journal, table) == recorded(case, table), table
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ def compared() -> Iterator[list[Numbered]]:
     """Compare both ways for each small build in the block; yield what was numbered."""
     number, alike = few_rows.number, list[Numbered]()
 
+    @wraps(number)
     def both(new: NewEvents) -> Numbered | None:
         here = number(new)
         if here is not None:

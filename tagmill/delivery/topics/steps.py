@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmill.config.settings import Settings
@@ -237,7 +238,7 @@ def close_run(workspace: Workspace, run: int, fence: int) -> TopicManifest:
 
 
 def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
-    for part in files.record_batches(manifest.letters, LETTERS_AT_ONCE) if manifest.counts.unreadable else ():
+    for part in _sealed_parts(files, manifest, manifest.letters, LETTERS_AT_ONCE):
         for row in part.to_pylist():
             moment = datetime.fromtimestamp(row["created_at"] / 1000, UTC)
             headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
@@ -248,11 +249,19 @@ def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
 
 
 def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, int, int]]:
-    for part in (
-        files.record_batches(manifest.replayed, KEYS_AT_ONCE) if files.names(manifest.replayed) else ()
-    ):
+    for part in _sealed_parts(files, manifest, manifest.replayed, KEYS_AT_ONCE):
         for row in part.to_pylist():
             yield row["topic"], row["partition"], row["offset"]
+
+
+def _sealed_parts(
+    files: RunFiles, manifest: TopicManifest, folder: str, rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a folder's sealed files, `rows` at once; raises SealedFileDamaged if one is gone or changed."""
+    for name, sha256 in manifest.sha256.items():
+        if name.startswith(f"{folder}/"):
+            with files.open_sealed(name, sha256) as source:
+                yield from pq.ParquetFile(source).iter_batches(rows)
 
 
 def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tuple[int, str, int]]:
