@@ -26,9 +26,10 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from local.clickhouse_engine import HEAD, INSERT, Answer, Statement, execute, takes_rows
@@ -54,6 +55,18 @@ def decompress(body: bytes, encoding: str) -> bytes:
 
         return bytes(zstd.decompress(body))
     return body
+
+
+def form_fields(content_type: str, body: bytes) -> dict[str, str]:
+    """Return the fields of a form, in which clients send values that have no room in the address."""
+    form = BytesParser().parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
+    return {
+        str(part.get_param("name", header="Content-Disposition")): cast(
+            bytes, part.get_payload(decode=True)
+        ).decode()
+        for part in form.walk()
+        if not part.is_multipart()
+    }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -144,6 +157,11 @@ class Handler(BaseHTTPRequestHandler):
                 yield Statement(sql, parameters, path if spooled else None)
                 return
             body = self.body()
+            if (kind := self.headers.get("Content-Type", "")).startswith("multipart/form-data"):
+                fields = form_fields(kind, body)
+                text = "\n".join(filter(None, [sql, fields.pop("query", "")]))
+                yield Statement(text, {**parameters, **fields})
+                return
             head = HEAD.match(body) if not sql and INSERT.match(body[:200].decode("latin1")) else None
             if head and takes_rows(head.group().decode()):
                 spool.write(memoryview(body)[head.end() :])

@@ -76,11 +76,11 @@ class DestinationBatches:
         """Return those of these batches that have rows in the destination, from its projection."""
         query = (
             f"SELECT `batch_id`, count() FROM {identifiers.sql(self.destination)} "
-            "WHERE `batch_id` IN {batches:Array(UUID)} GROUP BY `batch_id`"
+            "WHERE `batch_id` IN %(batches)s GROUP BY `batch_id`"
         )
         named, found = [str(batch) for batch in batches], set[UUID]()
         for begin in range(0, len(named), MOST_NAMED):
-            rows = self.clickhouse.rows(query, {"batches": named[begin : begin + MOST_NAMED]})
+            rows = self.clickhouse.rows(query, {"batches": tuple(named[begin : begin + MOST_NAMED])})
             found.update(UUID(str(batch)) for batch, _ in rows)
         return found
 

@@ -4,14 +4,17 @@ sent.
 
 import re
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
+from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import steps
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.errors import DestinationDiffers
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
+from tagmill.ledger.sent_batches import DestinationBatches
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill, verdicts
 from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
@@ -160,3 +163,15 @@ def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
     )
     schema.apply(made)
     assert shown(once()) == whole
+
+
+def test_many_values_are_bound(configured, stack):
+    """Values that have no room in a request's address are sent in its body, and many batches are looked up at once."""
+    with stack.client() as client:
+        query = "SELECT arraySum({numbers:Array(Int64)}), {text:String}"
+        bound = {"numbers": list(range(5000)), "text": "ü'\\n" * 2000}
+        assert client.query(query, bound).result_rows == [(sum(range(5000)), bound["text"])]
+    made, _ = configured
+    with ClickHouse(made.clickhouse) as clickhouse:
+        sent = DestinationBatches(clickhouse, f"{only(made)}_real")
+        assert sent.with_rows({uuid4() for _ in range(2500)}) == set()
