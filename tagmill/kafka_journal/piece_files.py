@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmill.errors import SealedFileDamaged
 from tagmill.kafka.client import KafkaRecord
 from tagmill.kafka_journal.model import Counts
 from tagmill.kafka_journal.staging import MOMENT
 from tagmill.ledger.dead_letters import DeadLetter
+from tagmill.runs.sealed_files import require_rows
 from tagmill.runs.storage import RunFiles
 
 NAMED_WARNINGS = 20
@@ -58,16 +58,8 @@ class PieceFiles:
 
     def require_whole(self, counts: Counts) -> None:
         """Raise SealedFileDamaged unless the files have as many rows as were sealed."""
-        for folder, names, sealed in (
-            (self.records_folder, self.record_files, counts.records),
-            (self.folds_folder, self.fold_files, counts.ids),
-        ):
-            rows = sum(footer.num_rows for footer in self.files.footers(names))
-            if rows != sealed:
-                raise SealedFileDamaged(
-                    f"{self.files.url(folder)} has {rows} rows, and {sealed} were sealed. Nothing of it was used; "
-                    "restore it from a backup"
-                )
+        require_rows(self.files, self.records_folder, counts.records)
+        require_rows(self.files, self.folds_folder, counts.ids)
 
     def counts(self) -> tuple[Counts, list[str]]:
         """Return the counts of the piece, and the first warnings of its records."""

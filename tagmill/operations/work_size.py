@@ -33,11 +33,13 @@ def few_events(settings: Settings, pipeline: str) -> bool:
     from tagmill.cassandra.client import FAULTS, Cassandra
 
     most, journal = settings.spark.small_job_rows, settings.pipeline(pipeline).journal
+    if not most:
+        return False
     until = time.monotonic() + SECONDS
     tables = map(journal.cql, (journal.messages, journal.view))
     queries = [f"SELECT sequence_nr FROM {table}" for table in tables]
     with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
-        return bool(most) and _count(cassandra.application, queries, most, until) is not None
+        return _count(cassandra.application, queries, most, until) is not None
     return False
 
 
@@ -48,14 +50,17 @@ def built_without_spark(settings: Settings, pipeline: str) -> bool:
     from tagmill.cassandra.client import FAULTS, Cassandra
 
     chosen = settings.pipeline(pipeline)
-    most, names, until = chosen.small_run_rows, chosen.journal, time.monotonic() + SECONDS
+    most, names = chosen.small_run_rows, chosen.journal
+    if not most:
+        return False
+    until = time.monotonic() + SECONDS
     listed = f"SELECT persistence_id FROM {names.cql(names.all_persistence_ids)}"
     keys = f"SELECT DISTINCT persistence_id, partition_nr FROM {names.cql(names.messages)}"
     with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
         count = _count(cassandra.application, [listed], most, until)
         if count == 0:
             count = _count(cassandra.application, [keys], most, until)
-        return bool(most) and count is not None
+        return count is not None
     return False
 
 

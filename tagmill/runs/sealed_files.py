@@ -79,6 +79,20 @@ def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None,
     return kind.model_validate_json(content)
 
 
+def require_rows(files: RunFiles, folder: str, sealed: int, of: str = "") -> None:
+    """Raise SealedFileDamaged unless the Parquet files of a folder have as many rows as were sealed; `of` names their
+    run in the message.
+
+    A folder that is gone is only empty for who lists it.
+    """
+    rows = files.count_rows(folder)
+    if rows != sealed:
+        raise SealedFileDamaged(
+            f"{files.url(folder)} has {rows} rows, and {sealed} were sealed{of and f' by {of}'}. Nothing of it was used; "
+            "restore it from a backup"
+        )
+
+
 def if_readable(read: Callable[[RunFiles, RunRow], D], files: RunFiles, row: RunRow) -> D | None:
     """Return what `read` returns of a run, or None if its file is lost or damaged."""
     try:

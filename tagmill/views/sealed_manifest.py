@@ -1,12 +1,9 @@
-"""Write and read the manifest of a sealed build, which says how many rows each folder of its files has.
-
-A folder that is gone is only empty for who lists it: without the numbers, a build whose files were lost would count as
-written.
+"""Write and read the manifest of a sealed build, which says how many rows each folder of its files has: without the
+numbers, a build whose files were lost would count as written.
 """
 
-from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.view_builds import BuildRow
-from tagmill.runs.sealed_files import read_document, write_document
+from tagmill.runs.sealed_files import read_document, require_rows, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views.model import Manifest
 
@@ -28,10 +25,5 @@ def read_manifest(files: RunFiles, row: BuildRow) -> Manifest:
     of = f"build {row.build}, journal {row.journal}"
     manifest = read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
     for name, sealed in manifest.sealed_rows.items():
-        rows = files.count_rows(f"{manifest.folder}/{name}")
-        if rows != sealed:
-            raise SealedFileDamaged(
-                f"{files.url(f'{manifest.folder}/{name}')} has {rows} rows, and {sealed} were sealed by {of}. Nothing "
-                "of it was used; restore it from a backup"
-            )
+        require_rows(files, f"{manifest.folder}/{name}", sealed, of)
     return manifest
