@@ -44,13 +44,17 @@ NAMING = ("tag_name", "persistence_id", "sequence_nr", "unique_id")
 # Constants of the native protocol: a prepared statement in a BATCH message, and the flag for a default
 # timestamp.
 PREPARED, WITH_TIMESTAMP = 1, 0x20
+# Columns, named as the driver names what USING binds, with each row's own write time and TTL in seconds (0: none).
+WRITTEN, TTL = "[timestamp]", "[ttl]"
 # Errors of Arrow and of the driver for values that do not fit a column.
 UNFIT = (ValueError, TypeError, NotImplementedError, AttributeError, OverflowError, StructError)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table, and the write time (microseconds) and TTL of the rows that are written to it."""
+    """A table, and the write time (microseconds) and TTL of the rows that are written to it, unless they have
+    columns of their own with these: WRITTEN and TTL.
+    """
 
     keyspace: str
     table: str
@@ -134,9 +138,9 @@ class _Encoder:
         mixed: int = 1,
     ) -> None:
         self.cassandra, self.where, self.target, self.mixed = cassandra, cassandra.where, target, mixed
-        ttl = {} if target.ttl_seconds is None else {"[ttl]": target.ttl_seconds}
+        ttl = {} if target.ttl_seconds is None else {TTL: target.ttl_seconds}
         of_rows = [name for name in columns if name not in beside]
-        self.statement = _prepared(cassandra, target, [*beside, *of_rows])
+        self.statement = _prepared(cassandra, target, [*beside, *of_rows, *ttl])
         self.protocol = cassandra.cluster.protocol_version
         self.kinds = {column.name: column.type for column in self.statement.column_metadata}
         self.given = {name: self._one(name, value) for name, value in {**beside, **ttl}.items()}
@@ -205,12 +209,14 @@ class _Encoder:
 
 
 def _prepared(cassandra: Cassandra, target: Target, columns: Sequence[str]) -> PreparedStatement:
-    """Prepare the INSERT of these columns, which binds the values in their order, then the TTL."""
-    ttl = "" if target.ttl_seconds is None else " USING TTL ?"
-    into, marks = ", ".join(map(identifiers.cql, columns)), ", ".join("?" * len(columns))
+    """Prepare the INSERT of these columns; WRITTEN and TTL are bound by its USING."""
+    into = [name for name in columns if name not in (WRITTEN, TTL)]
+    using = [cql for name, cql in ((WRITTEN, "TIMESTAMP ?"), (TTL, "TTL ?")) if name in columns]
     table = identifiers.cql_table(target.keyspace, target.table)
     return cassandra.prepare(
-        f"INSERT INTO {table} ({into}) VALUES ({marks}){ttl}", ConsistencyLevel.LOCAL_QUORUM
+        f"INSERT INTO {table} ({', '.join(map(identifiers.cql, into))}) VALUES ({', '.join('?' * len(into))})"
+        + (f" USING {' AND '.join(using)}" if using else ""),
+        ConsistencyLevel.LOCAL_QUORUM,
     )
 
 

@@ -3,15 +3,13 @@ columns are converted.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from cassandra import cqltypes
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, ResultSet
 from cassandra.deserializers import make_deserializers
@@ -20,29 +18,29 @@ from cassandra.numpy_parser import NumpyParser
 from cassandra.parsing import ParseDesc
 from cassandra.protocol import cython_protocol_handler
 
+from tagmill.cassandra.arrow_values import Values, as_arrow
 from tagmill.cassandra.client import PASSING, Cassandra, explained
-from tagmill.cassandra.uuids import same_length
 from tagmill.errors import TagmillError
 
 # Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth
 # from page to page.
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
-# Queries whose first pages are under way, of many that are read one after the other.
+# Queries whose first pages are under way, of many that are read one after the other, if their rows may be large.
 AHEAD = 3
 # Pages of fewer rows than LARGE that are converted together at most.
 LARGE, TOGETHER = 200, 200
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-Values = npt.NDArray[np.object_]
 
 
 class Pages:
-    """A session for queries by pages, next to that of `cassandra` and at the application's consistency.
+    """A session for queries by pages, next to that of `cassandra`, at the application's consistency; or, for tables
+    of Tagmill's `own`, at theirs.
 
     Use it in `with`.
     """
 
-    def __init__(self, cassandra: Cassandra) -> None:
-        self.cassandra = cassandra.application
+    def __init__(self, cassandra: Cassandra, *, own: bool = False) -> None:
+        self.cassandra = cassandra if own else cassandra.application
         with explained(cassandra.where):
             self.session = cassandra.cluster.connect()
         self.session.client_protocol_handler = _HANDLER
@@ -68,19 +66,21 @@ class Pages:
         self, cql: str, each: Iterable[Sequence[Any]], ahead: int = AHEAD
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query for each of these values, one after the other, as `of` does; the first pages of
-        the `ahead` next ones are requested meanwhile. Rows of several queries may come together.
+        the `ahead` next ones are requested meanwhile, fewer while rows are large. Rows of several queries may come
+        together.
         """
         with explained(self.cassandra.where):
             statement = self.cassandra.prepare(cql)
             queries = (_Query(self, statement, values) for values in each)
-            yield from _together(_pages_of(queries, ahead))
+            yield from _together(self._pages_of(queries, ahead))
 
-
-def _pages_of(queries: "Iterator[_Query]", ahead: int) -> "Iterator[_Page]":
-    waiting = deque(islice(queries, ahead))
-    while waiting:
-        yield from waiting.popleft().pages()
-        waiting.extend(islice(queries, 1))
+    def _pages_of(self, queries: "Iterator[_Query]", ahead: int) -> "Iterator[_Page]":
+        waiting = deque(islice(queries, AHEAD))
+        while waiting:
+            yield from waiting.popleft().pages()
+            # Each first page may have FIRST_PAGE rows, and those read last tell how large they are.
+            fitting = max(AHEAD, min(ahead, len(waiting) + 2, self.fits // FIRST_PAGE))
+            waiting.extend(islice(queries, max(0, fitting - len(waiting))))
 
 
 def _together(pages: "Iterable[_Page]") -> Iterator[pa.RecordBatch]:
@@ -207,48 +207,3 @@ def _as_arrow(pages: Sequence[_Page]) -> pa.RecordBatch:
     )
     arrays = [as_arrow(column, kind) for column, kind in zip(values, types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def as_arrow(values: Values, kind: type[cqltypes._CassandraType]) -> pa.Array:
-    """Convert a column's values (bytes, None: null) of one of Cassandra's types to Arrow.
-
-    Returns bigint and int as int64 and int32, text as string, blob as binary, uuid as binary(16), a set or
-    list of text as a list of strings. Raises TypeError for another type.
-    """
-    raw = pa.array(values, pa.binary())
-    if kind in _NUMBERS:
-        return _numbers(raw, _NUMBERS[kind])
-    if issubclass(kind, cqltypes.BytesType):
-        return raw
-    if issubclass(kind, (cqltypes.UTF8Type, cqltypes.AsciiType)):
-        return raw.cast(pa.string())
-    if issubclass(kind, cqltypes.UUIDType | cqltypes.TimeUUIDType):
-        return raw.cast(pa.binary(16))
-    if issubclass(kind, (cqltypes.SetType, cqltypes.ListType)):
-        return _decoded(raw, partial(_texts, kind))
-    raise TypeError(f"values of Cassandra's type {kind.cql_parameterized_type()} have no place in Arrow")
-
-
-_NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltypes.Int32Type: np.dtype(">i4")}
-
-
-def _numbers(raw: pa.BinaryArray, kind: np.dtype[Any]) -> pa.Array:
-    """Convert the bytes of numbers to Arrow; an empty value, which old clients could write, becomes null."""
-    raw = pc.if_else(pc.equal(pc.binary_length(raw), kind.itemsize), raw, pa.scalar(None, pa.binary()))
-    found = (
-        same_length(raw, bytes(kind.itemsize), "a number has another length")
-        .view(kind)[:, 0]
-        .astype(kind.newbyteorder("="))
-    )
-    return pa.array(found, mask=raw.is_null().to_numpy(zero_copy_only=False))
-
-
-def _decoded(raw: pa.BinaryArray, decode: Callable[[bytes], list[str]]) -> pa.Array:
-    """Decode each different value once, and return the list of strings of each row."""
-    codes = raw.dictionary_encode()
-    different = pa.array([decode(value) for value in codes.dictionary.to_pylist()], pa.list_(pa.string()))
-    return different.take(codes.indices)
-
-
-def _texts(kind: type[cqltypes._CassandraType], value: bytes) -> list[str]:
-    return list(kind.from_binary(value, 4))

@@ -1,0 +1,286 @@
+"""Read a table of Cassandra as a DataFrame, and write one to it, with Python tasks.
+
+A DataFrame made here reads Cassandra each time that it is evaluated. Types of its columns: text for a UUID, an array
+for a set or a list, a struct of "0", "1", … for a tuple.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from cassandra import cqltypes
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tagmill.cassandra.arrow_values import arrow_type, with_texts
+from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.client import Cassandra, connected
+from tagmill.cassandra.paging import Pages, token_ranges
+from tagmill.config.settings import CassandraSettings
+from tagmill.domain import identifiers
+from tagmill.errors import ConfigurationError
+from tagmill.spark.arrow_chunks import in_python
+from tagmill.spark.bulk_load import COUNT
+
+# Tasks that read a whole table, for each core.
+TASKS_PER_CORE = 8
+# Queries by key that a task has under way at most.
+LOOK_UPS = 64
+# Rows with large values that a task gets at once.
+LARGE_ROWS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a task needs to read: `terms`, CQL by the names of the columns that they become, of `table` (quoted)."""
+
+    settings: CassandraSettings
+    table: str
+    terms: Mapping[str, str]
+    types: Mapping[str, pa.DataType]
+    is_own: bool
+
+    def query(self, *conditions: str, tail: str = "") -> str:
+        """Return the query of the rows that meet the conditions."""
+        terms = ", ".join(f"{term} AS {identifiers.cql(name)}" for name, term in self.terms.items())
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"SELECT {terms} FROM {self.table}{where}{tail}"
+
+    def pages(self) -> Pages:
+        """Return the pages of the task's connection."""
+        return Pages(connected(self.settings), own=self.is_own)
+
+
+@dataclass(frozen=True, slots=True)
+class CassandraTable:
+    """A table of a keyspace, read and written at the consistency of [cassandra]."""
+
+    cassandra: Cassandra
+    keyspace: str
+    name: str
+
+    @property
+    def cql(self) -> str:
+        """The table's name, quoted for CQL."""
+        return identifiers.cql_table(self.keyspace, self.name)
+
+    def rows(
+        self, spark: SparkSession, *columns: str, per_partition: int | None = None, **terms: str
+    ) -> DataFrame:
+        """Return all rows, each task's in Cassandra's order.
+
+        Args:
+            spark: the session.
+            columns: to read.
+            per_partition: rows of a partition at most.
+            terms: CQL to read, e.g. written="writetime(event)".
+
+        Raises ConfigurationError: there is no such table or column.
+        """
+        reading = self._reading(columns, terms)
+        count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+        ranges: Sequence[tuple[int | None, int | None]]
+        # A cluster whose partitioner isn't Murmur3 is read by one task.
+        ranges = token_ranges(self.cassandra, count) or [(None, None)]
+        key = ", ".join(identifiers.cql(name) for name in self._partition_key())
+        tail = "" if per_partition is None else f" PER PARTITION LIMIT {per_partition}"
+        bounds = (f"token({key}) > ?", f"token({key}) <= ?") if ranges[0][0] is not None else ()
+        task = partial(_scan, reading=reading, query=reading.query(*bounds, tail=tail), ranges=ranges)
+        numbers = spark.range(0, len(ranges), 1, min(count, len(ranges)))
+        return numbers.mapInArrow(task, from_arrow_schema(pa.schema(reading.types)))
+
+    def rows_of(
+        self,
+        keys: DataFrame,
+        on: Sequence[str],
+        *columns: str,
+        where: Mapping[str, str] | None = None,
+        left: bool = False,
+        **terms: str,
+    ) -> DataFrame:
+        """Return the rows of keys, joined to them: each task asks for those of its own, one after the other.
+
+        Args:
+            keys: with the columns `on`, all of the partition key at least, and others, which stay.
+            on: columns that the keys and the table have. A key with a null has no rows.
+            columns: of the table, to read besides.
+            where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
+            left: whether a key without rows stays, with nulls.
+            terms: as `rows` takes them.
+
+        Raises ConfigurationError: there is no such table or column.
+        """
+        reading = self._reading((*on, *columns), terms)
+        conditions = {**{f"{identifiers.cql(name)} =": name for name in on}, **(where or {})}
+        look_up = _LookUp(
+            reading,
+            reading.query(*(f"{condition} ?" for condition in conditions)),
+            tuple(on),
+            tuple(conditions.values()),
+            frozenset(
+                name
+                for condition, name in conditions.items()
+                if self._is_uuid(condition.split()[0].strip('"'))
+            ),
+            left,
+            pa.schema(
+                [
+                    *to_arrow_schema(keys.schema),
+                    *(field for field in pa.schema(reading.types) if field.name not in on),
+                ]
+            ),
+        )
+        return keys.mapInArrow(look_up.joined, from_arrow_schema(look_up.schema))
+
+    def append(self, rows: DataFrame, written_at: int | None = None, *, large: bool = False) -> int:
+        """Write rows to the columns of the same names, and return how many there were; a null is not written.
+
+        Rows of one partition that follow each other are written together.
+
+        Args:
+            rows: columns `[timestamp]` and `[ttl]` (seconds; 0: none) have each row's own.
+            written_at: the write time (microseconds) of rows that have none of their own.
+            large: whether a row may have a megabyte.
+        """
+        target = Target(self.keyspace, self.name, written_at or 0)
+        task = partial(_append, settings=self.cassandra.settings, target=target)
+        schema = from_arrow_schema(COUNT)
+        written = in_python(rows, task, schema, LARGE_ROWS) if large else rows.mapInArrow(task, schema)
+        return sum(line["rows"] for line in written.collect())
+
+    def _reading(self, columns: Sequence[str], terms: Mapping[str, str]) -> _Reading:
+        """Ask Cassandra for the types of what is read."""
+        chosen = {**{name: identifiers.cql(name) for name in columns}, **terms}
+        settings = self.cassandra.settings
+        reading = _Reading(settings, self.cql, chosen, {}, self.keyspace == settings.ledger_keyspace)
+        self._partition_key()
+        statement = self.cassandra.prepare(reading.query())
+        types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
+        return _Reading(settings, self.cql, chosen, types, reading.is_own)
+
+    def _partition_key(self) -> list[str]:
+        return [column.name for column in self._table().partition_key]
+
+    def _is_uuid(self, name: str) -> bool:
+        return self._table().columns[name].cql_type in (
+            cqltypes.UUIDType.typename,
+            cqltypes.TimeUUIDType.typename,
+        )
+
+    def _table(self) -> Any:
+        found = (self.cassandra.tables(self.keyspace) or {}).get(self.name)
+        if found is None:
+            raise ConfigurationError(
+                f"{self.cassandra.where}: there is no table {self.cql}, or the user may not see it. Nothing of it "
+                "was read or written"
+            )
+        return found
+
+
+def _scan(
+    numbers: Iterable[pa.RecordBatch],
+    reading: _Reading,
+    query: str,
+    ranges: Sequence[tuple[int | None, int | None]],
+) -> Iterator[pa.RecordBatch]:
+    with reading.pages() as pages:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                bounds = () if ranges[number][0] is None else ranges[number]
+                yield from map(with_texts, pages.of(query, *bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """The look-up of keys by one query: `on` names what rows are joined by, `bound` the values of the query."""
+
+    reading: _Reading
+    query: str
+    on: Sequence[str]
+    bound: Sequence[str]
+    uuids: frozenset[str]
+    left: bool
+    schema: pa.Schema = field(repr=False)
+
+    def joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each key with the key's columns, in the order of the keys."""
+        with self.reading.pages() as pages:
+            for batch in batches:
+                for keys in _distinct(batch, self.on):
+                    yield from self._of(pages, keys)
+
+    def _of(self, pages: Pages, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        place_of = _Places(keys, self.on)
+        found = np.zeros(keys.num_rows, bool)
+        for page in pages.of_each(self.query, self._values(keys), LOOK_UPS):
+            rows = with_texts(page)
+            places = place_of(rows)
+            found[places] = True
+            yield self._together(keys.take(pa.array(places)), rows)
+        if self.left and not found.all():
+            missing = keys.filter(pa.array(~found))
+            yield self._together(missing, None)
+
+    def _values(self, keys: pa.RecordBatch) -> Iterator[list[Any]]:
+        """Yield the values that each query binds; a key with a null has no query."""
+        columns = (
+            [UUID(value) if value and name in self.uuids else value for value in keys[name].to_pylist()]
+            for name in self.bound
+        )
+        return (list(values) for values in zip(*columns, strict=True) if None not in values)
+
+    def _together(self, keys: pa.RecordBatch, rows: pa.RecordBatch | None) -> pa.RecordBatch:
+        of_keys = set(keys.schema.names)
+        columns = [
+            keys[field.name].cast(field.type)
+            if field.name in of_keys
+            else pa.nulls(keys.num_rows, field.type)
+            if rows is None
+            else rows[field.name]
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _Places:
+    """The places of keys, which are distinct, by the values of the columns `on`."""
+
+    def __init__(self, keys: pa.RecordBatch, on: Sequence[str]) -> None:
+        self.on = on
+        self.values = {name: pc.unique(keys[name]) for name in on}
+        self.codes = pa.array(self._codes(keys))
+
+    def __call__(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Return the place of each row's key."""
+        found: npt.NDArray[np.int64] = pc.index_in(pa.array(self._codes(rows)), self.codes).to_numpy()
+        return found
+
+    def _codes(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        codes = np.zeros(rows.num_rows, np.int64)
+        for name, values in self.values.items():
+            code = pc.index_in(rows[name].cast(values.type), values).to_numpy(zero_copy_only=False)
+            codes = codes * (len(values) + 1) + code.astype(np.int64)
+        return codes
+
+
+def _distinct(batch: pa.RecordBatch, on: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into batches in which no key is twice."""
+    codes = _Places(batch, on).codes.to_numpy()
+    _, first = np.unique(codes, return_index=True)
+    if len(first) == len(codes):
+        yield batch
+        return
+    yield batch.take(pa.array(np.sort(first)))
+    yield from _distinct(batch.take(pa.array(np.setdiff1d(np.arange(len(codes)), first))), on)
+
+
+def _append(
+    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, target: Target
+) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"rows": [write_rows(connected(settings), target, batches)]}, COUNT)
