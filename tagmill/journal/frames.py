@@ -3,7 +3,7 @@ version of the plugin.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,6 +14,7 @@ from tagmill.domain.journal_tables import OLD_TAGS, JournalTables, tag_columns
 from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.errors import ConfigurationError
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.connector import native_connector, table
 
 ID = "persistence_id"
@@ -28,12 +29,13 @@ CleanedOf = Mapping[BucketSize, DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class JournalSchema:
-    """The tables of one journal keyspace and their columns, read from the schema: they differ between
+    """The tables of one journal keyspace and their columns, read from the schema by `cassandra`: they differ between
     versions of the plugin.
     """
 
     names: JournalTables
     tables: dict[str, set[str]]
+    cassandra: Cassandra = field(repr=False, compare=False)
 
     @classmethod
     def load_checked(cls, cassandra: Cassandra, names: JournalTables) -> "JournalSchema":
@@ -51,7 +53,11 @@ class JournalSchema:
                 f"keyspace {names.keyspace} does not exist in {cassandra.where}. Nothing was done; check "
                 "the pipeline's keyspace"
             )
-        return cls(names, {name: set(table.columns) for name, table in tables.items()})
+        return cls(names, {name: set(table.columns) for name, table in tables.items()}, cassandra)
+
+    def table(self, name: str) -> CassandraTable:
+        """Return a table of the keyspace, to read or to write."""
+        return CassandraTable(self.cassandra, self.keyspace, name)
 
     @property
     def keyspace(self) -> str:

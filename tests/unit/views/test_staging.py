@@ -32,7 +32,7 @@ LARGEST = 1000
 
 
 def journal(*also: str) -> JournalSchema:
-    return JournalSchema(JournalTables("j"), {"messages": {*REQUIRED, *also}})
+    return JournalSchema(JournalTables("j"), {"messages": {*REQUIRED, *also}}, None)
 
 
 def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
