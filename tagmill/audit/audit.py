@@ -236,7 +236,7 @@ class _Audit:
         from tagmill.audit.progress import progress_findings
         from tagmill.audit.report import Judged
 
-        progress = staging.stage_progress(self.spark, self.ledger_keyspace, scope, self._url("progress"))
+        progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
         self.tell("reading the journal")
         tables = staging.TableStaging(self.spark, self.ledger.cassandra, self.journal, scope, self.files)
         events = tables.stage_journal(f"{self.folder}/journal")
@@ -248,14 +248,14 @@ class _Audit:
         scope = self._with_all_read(scope)
         views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
         cleaned = staging.stage_cleaned(
-            self.spark, self.ledger_keyspace, self.journal.keyspace, views, scope, self._url("cleaned")
+            self.spark, self.ledger.cassandra, self.journal.keyspace, views, scope, self._url("cleaned")
         )
         self.tell("adding up in ClickHouse")
         stored = Stored(
             self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope
         )
         in_clickhouse, ids = stored.sums(), stored.ids()
-        for_good = deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
+        for_good = deleted_for_good(self.ledger.cassandra, self.spark, self.journal.keyspace)
         deleted = staging.stage_deleted(
             self.spark, self.journal, events, view, for_good, scope, self._url("deleted")
         )
@@ -316,11 +316,10 @@ class _Audit:
 
     def _numbered(self, ids: DataFrame) -> DataFrame:
         """Return tag_write_progress of these persistence ids: tag, persistence_id, number, reached."""
-        from tagmill.spark.connector import table
-
-        by_key = table(self.spark, self.journal.keyspace, "tag_write_progress", directJoinSetting="on")
-        columns = ["tag", "persistence_id", "tag_pid_sequence_nr AS number", "sequence_nr AS reached"]
-        return ids.join(by_key, "persistence_id").selectExpr(*columns)
+        progress = self.journal.table("tag_write_progress")
+        return progress.rows_of(
+            ids, ["persistence_id"], "tag", number="tag_pid_sequence_nr", reached="sequence_nr"
+        )
 
     def _looked_again(self, findings: DataFrame, stored: Any) -> DataFrame:
         """Return the findings without events that have arrived since: the application and deliveries may be
@@ -329,7 +328,6 @@ class _Audit:
         from pyspark.sql import functions as F
 
         from tagmill.audit.model import Kind
-        from tagmill.spark.connector import table
 
         event = ["kind", "tag", "persistence_id", "sequence_nr"]
         in_view = findings.where(F.col("kind") == Kind.MISSING_IN_VIEW.value)
@@ -347,12 +345,7 @@ class _Audit:
                 F.col("journal_offset").alias("timestamp"),
                 "persistence_id",
             )
-            there = keys.join(
-                table(
-                    self.spark, self.journal.keyspace, self.journal.view_table, directJoinSetting="on"
-                ).select(*where),
-                where,
-            )
+            there = self.journal.table(self.journal.view_table).rows_of(keys, where)
             arrived.append(there.select(*event))
         if in_clickhouse.take(1):
             self.tell("looking again for what is missing in ClickHouse")

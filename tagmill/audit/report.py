@@ -20,7 +20,7 @@ from tagmill.domain.time_buckets import View
 from tagmill.journal.view_warnings import early, large_partitions
 from tagmill.ledger.audits import AuditRow
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.connector import CASSANDRA
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
 
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
@@ -215,12 +215,7 @@ def write_buckets(
             shared = {"audited_at": judged.audited_at}
             write_rows(cassandra, target, [pa.RecordBatch.from_pylist(rows)], shared, mixed=WRITES_TOGETHER)
         return
-    options = {
-        "keyspace": ledger_keyspace,
-        "table": "audited_buckets",
-        "spark.cassandra.output.timestamp": str(written),
-    }
-    words.write.format(CASSANDRA).options(**options).mode("append").save()
+    CassandraTable(cassandra, ledger_keyspace, "audited_buckets").append(words, written)
 
 
 def _agrees() -> Column:

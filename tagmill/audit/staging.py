@@ -17,7 +17,7 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.connector import table
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
 from tagmill.spark.table_scan import TableScan, Target
 
@@ -124,16 +124,12 @@ def stage_deleted(
     gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
     deleted = gone.unionByName(for_good)
     if journal.names.metadata in journal.tables:
-        noted = (
-            table(spark, journal.keyspace, journal.names.metadata)
-            .select(ID, "deleted_to")
-            .where("deleted_to > 0")
-        )
-        deleted = deleted.unionByName(noted)
+        noted = journal.table(journal.names.metadata).rows(spark, ID, "deleted_to")
+        deleted = deleted.unionByName(noted.where("deleted_to > 0"))
     return materialize(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
 
 
-def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url: str) -> DataFrame:
+def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url: str) -> DataFrame:
     """Write the ledger's progress and read it back.
 
     Out: tag, persistence_id, number, sequence_nr, missing (the number of lower numbers that were never
@@ -150,26 +146,22 @@ def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url:
             + 1
         ),
     )
-    rows = table(spark, ledger_keyspace, "progress").where(
-        (F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags))
+    rows = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "progress").rows(
+        spark, "pipeline", "tag", ID, "sequence_nr", "missing", number="tag_pid_sequence_nr"
     )
-    return materialize(
-        rows.select(
-            "tag", ID, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", length.alias("missing")
-        ),
-        url,
-    )
+    rows = rows.where((F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags)))
+    return materialize(rows.select("tag", ID, "number", "sequence_nr", length.alias("missing")), url)
 
 
 def stage_cleaned(
-    spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], scope: Scope, url: str
+    spark: SparkSession, cassandra: Cassandra, journal: str, views: Sequence[View], scope: Scope, url: str
 ) -> CleanedOf:
     """Write the buckets that cleanups have taken or are working on, of all `views` that the journal had; read
     them back.
 
     See tables.cleaned.
     """
-    of_sizes = cleaned(spark, ledger_keyspace, journal, views).items()
+    of_sizes = cleaned(cassandra, spark, journal, views).items()
     return {
         size: materialize(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}")
         for size, starts in of_sizes

@@ -15,7 +15,6 @@ from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.errors import ConfigurationError
 from tagmill.spark.cassandra_table import CassandraTable
-from tagmill.spark.connector import native_connector, table
 
 ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
@@ -121,15 +120,16 @@ class JournalSchema:
 
 
 def all_events(
-    spark: SparkSession, journal: JournalSchema, columns: Collection[str] | None = None, **options: str
+    spark: SparkSession, journal: JournalSchema, columns: Collection[str] | None = None
 ) -> DataFrame:
     """Return all events of messages with the given columns, by default those that a build reads.
 
     As for the plugin, sequence_nrs begin with 1. A partition whose events are all deleted keeps its static
     column (plugins before 1.0): Cassandra returns it as a row without clustering key.
     """
-    rows = table(spark, journal.keyspace, journal.names.messages, **options).where("sequence_nr > 0")
-    return rows.select(*(columns or journal.columns))
+    wanted = list(columns or journal.columns)
+    rows = journal.table(journal.names.messages).rows(spark, *dict.fromkeys(("sequence_nr", *wanted)))
+    return rows.where("sequence_nr > 0").select(*wanted)
 
 
 def event_tags(columns: Collection[str]) -> Column:
@@ -153,9 +153,9 @@ def persistence_ids(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     from the keys of messages.
     """
     if (listed := journal.names.all_persistence_ids) in journal.tables:
-        named = table(spark, journal.keyspace, listed).select(ID)
-        if named.take(1):
-            return named
+        first = f"SELECT {ID} FROM {journal.names.cql(listed)} LIMIT 1"
+        if journal.cassandra.application.execute(first):
+            return journal.table(listed).rows(spark, ID)
     return with_events(spark, journal)
 
 
@@ -163,20 +163,7 @@ def with_events(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return all persistence ids that have an event in messages, one row each, whatever all_persistence_ids
     says.
     """
-    # The DataFrame source has no PER PARTITION LIMIT; the connector's Java API has it, and so reads one key a
-    # partition, not all rows.
-    jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
-    java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
-    rows = java.javaFunctions(spark.sparkContext._jsc.sc()).cassandraTable(  # noqa: SLF001
-        journal.keyspace,
-        journal.names.messages,
-        java.mapColumnTo(jvm.java.lang.Class.forName("java.lang.String")),  # type: ignore[union-attr]
-    )
-    columns = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]  # noqa: SLF001
-    columns[0] = ID
-    keys = rows.withConnector(native_connector(spark)).select(columns).perPartitionLimit(1)
-    dataset = spark._jsparkSession.createDataset(keys.rdd(), jvm.org.apache.spark.sql.Encoders.STRING())  # type: ignore[union-attr]  # noqa: SLF001
-    return DataFrame(dataset.toDF(), spark).toDF(ID).distinct()
+    return journal.table(journal.names.messages).rows(spark, ID, per_partition=1).distinct()
 
 
 def build_positions(
@@ -193,7 +180,7 @@ def build_positions(
     `found`, and `adopted` is true.
     """
     joined = (
-        records(spark, journal, ledger_keyspace, ids)
+        with_records(spark, journal, ledger_keyspace, ids, by_key=False)
         .join(_found(spark, journal), ID, "left")
         .join(_scanned(spark, journal), ID, "left")
         .join(_deleted(spark, journal), ID, "left")
@@ -251,29 +238,34 @@ def plugin_progress(spark: SparkSession, journal: JournalSchema, ids: DataFrame)
     )
 
 
-def records(spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
+def with_records(
+    spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame, *, by_key: bool
+) -> DataFrame:
     """Return Tagmill's own record of each persistence_id.
 
     Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time),
     `recorded` (PROGRESS sorted by tag). Without a record the first three are null, and `recorded` is empty.
+
+    `by_key`: the records of these persistence ids are looked up; otherwise, all records are read.
     """
-    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that
-    # this column is constant.
-    name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
+    table = CassandraTable(journal.cassandra, ledger_keyspace, "view_progress")
+    columns = ("sequence_nr", "partition_nr", "scanned", "numbers", "sequence_nrs", "offsets")
+    if by_key:
+        keys = ids.select(F.lit(journal.keyspace).alias("journal"), ID)
+        rows = table.rows_of(keys, ["journal", ID], *columns, left=True)
+    else:
+        there = table.rows(spark, "journal", ID, *columns).where(F.col("journal") == journal.keyspace)
+        rows = ids.select(ID).join(there, ID, "left")
     recorded = F.expr(
         "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
         " 'sequence_nr', sequence_nrs[t], 'offset', offsets[t]))"
     )
-    return (
-        ids.select(name.alias("journal"), ID)
-        .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
-        .select(
-            ID,
-            "sequence_nr",
-            "partition_nr",
-            "scanned",
-            F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded"),
-        )
+    return rows.select(
+        ID,
+        "sequence_nr",
+        "partition_nr",
+        "scanned",
+        F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded"),
     )
 
 
@@ -282,20 +274,21 @@ def no_progress() -> Column:
     return F.from_json(F.lit("[]"), PROGRESS)
 
 
-def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View]) -> CleanedOf:
+def cleaned(cassandra: Cassandra, spark: SparkSession, journal: str, views: Sequence[View]) -> CleanedOf:
     """Return by bucket size the partitions that cleanups deleted, or are deleting, in all `views` that a
     journal had.
 
     Out, per size: tag, start (a timebucket).
     """
-    there = table(spark, ledger_keyspace, "cleaned_buckets")
+    ledger_keyspace = cassandra.settings.ledger_keyspace
+    there = CassandraTable(cassandra, ledger_keyspace, "cleaned_buckets").rows(
+        spark, "journal", "tag", start="timebucket"
+    )
     keys: dict[BucketSize, list[str]] = {}
     for view in views:
         keys.setdefault(view.size, []).append(view.key(journal))
     return {
-        size: there.where(F.col("journal").isin(named))
-        .select("tag", F.col("timebucket").alias("start"))
-        .distinct()
+        size: there.where(F.col("journal").isin(named)).select("tag", "start").distinct()
         for size, named in keys.items()
     }
 
@@ -345,7 +338,7 @@ def bucket(size: BucketSize) -> Column:
 
 def numbered(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     """Return the keys of tag_write_progress: persistence_id, tag."""
-    return table(spark, journal.keyspace, "tag_write_progress").select(ID, "tag")
+    return journal.table("tag_write_progress").rows(spark, ID, "tag")
 
 
 def _found(spark: SparkSession, journal: JournalSchema) -> DataFrame:
@@ -353,15 +346,16 @@ def _found(spark: SparkSession, journal: JournalSchema) -> DataFrame:
 
     Out: `found` (PROGRESS sorted by tag), `found_written` (time of the newest write, microseconds).
     """
-    lines = table(spark, journal.keyspace, "tag_write_progress").selectExpr(
-        "*", "writetime(tag_pid_sequence_nr) AS written"
-    )
-    rows = lines.select(
+    rows = journal.table("tag_write_progress").rows(
+        spark,
         ID,
-        F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line"),
-        "written",
+        "tag",
+        "sequence_nr",
+        "offset",
+        number="tag_pid_sequence_nr",
+        written="writetime(tag_pid_sequence_nr)",
     )
-    progress = F.array_sort(F.collect_list("line")).cast(PROGRESS)
+    progress = F.array_sort(F.collect_list(F.struct("tag", "number", "sequence_nr", "offset"))).cast(PROGRESS)
     return rows.groupBy(ID).agg(progress.alias("found"), F.max("written").alias("found_written"))
 
 
@@ -378,23 +372,22 @@ def _scanned(spark: SparkSession, journal: JournalSchema) -> DataFrame:
             F.col("id").alias("scanned_now"),
             F.col("id").alias("scanned_written"),
         )
-    rows = table(spark, journal.keyspace, "tag_scanning")
-    return rows.selectExpr(ID, "sequence_nr AS scanned_now", "writetime(sequence_nr) AS scanned_written")
+    return journal.table("tag_scanning").rows(
+        spark, ID, scanned_now="sequence_nr", scanned_written="writetime(sequence_nr)"
+    )
 
 
 def _deleted(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     if journal.names.metadata not in journal.tables:
         return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
-    return table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to")
+    return journal.table(journal.names.metadata).rows(spark, ID, "deleted_to")
 
 
-def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
+def deleted_for_good(cassandra: Cassandra, spark: SparkSession, journal: str) -> DataFrame:
     """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows.
 
     Out: persistence_id, deleted_to.
     """
-    return (
-        table(spark, ledger_keyspace, "deleted_ids")
-        .where(F.col("journal") == journal)
-        .select(ID, "deleted_to")
-    )
+    table = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "deleted_ids")
+    rows = table.rows(spark, "journal", ID, "deleted_to").where(F.col("journal") == journal)
+    return rows.select(ID, "deleted_to")

@@ -3,13 +3,11 @@ read the whole table.
 
 An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an
 event of partition n, the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n
-+ 2. For each known persistence_id, a Python worker asks for its first new event. The connector can't look up
-ranges that differ from id to id, so the events from there on are looked up sequence_nr by sequence_nr, in
-windows that grow eightfold while they are full. A persistence_id without a record, or with many new events, is
-read partition by partition.
++ 2. For each known persistence_id, its first new event is asked for; where it is the next one, the events from there
+on are read, REACH partitions at a time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -21,28 +19,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.config.settings import CassandraSettings
-from tagmill.domain.journal_tables import OLD_TAGS
-from tagmill.journal.frames import ID, JournalSchema, all_events, event_tags
+from tagmill.domain.journal_tables import OLD_TAGS, JournalTables
+from tagmill.journal.frames import ID, all_events, event_tags
 from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
 from tagmill.runs.progress import Tell
 from tagmill.spark.arrow_chunks import in_python
-from tagmill.spark.connector import BY_PARTITION, table
 from tagmill.views.staging import Staging
 
 REACH = 3
-# Sequence_nrs in the first window of an id. If its first new event is further away, that event is staged alone:
-# it shows that events in front of it are missing.
-FIRST_WINDOW = 2
-# A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read
-# by partition instead.
-LARGEST_WINDOW = 4096
-WHOLE_SHARE = 16
+# Sequence_nrs within which the first new event of an id is to be. One that is further away is staged alone: it shows
+# that events in front of it are missing.
+NEAR = 2
 # Known persistence ids whose first new events this process asks for itself, without a worker.
 FEW_IDS = 20_000
-SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
-# Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a
-# time.
-LONG, SLICES_AT_ONCE = 100_000, 8
 
 
 class Reader:
@@ -58,11 +47,7 @@ class Reader:
         self.passes = 0
         self.files: list[str] = []
         self.numbered: DataFrame | None = None
-        by_key, messages = {"directJoinSetting": "on"}, journal.names.messages
-        self.messages = table(spark, journal.keyspace, messages, **by_key).select(*journal.columns)
-        self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(
-            *journal.columns
-        )
+        self.messages = journal.table(journal.names.messages)
 
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
         """Write all new events to files below `folder`/pass-N and return whether there are any.
@@ -137,7 +122,7 @@ class Reader:
             "partition_nr"
         )
         keys = self._spread(further.select(ID, "from_nr", ahead))
-        found = self._kept(keys.join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+        found = self._kept(self._rows(keys, [ID, "partition_nr"], {"sequence_nr >": "from_nr"}))
         if found is not None:
             self._partitions(self._settled(_onward(further, found)))
 
@@ -147,7 +132,7 @@ class Reader:
         """
         if not some_deleted and self.numbered is None:
             return self._met(self.staging.of_table(self.spark, self.cassandra, self._next())) is not None
-        rows = all_events(self.spark, self.journal, **SCAN)
+        rows = all_events(self.spark, self.journal)
         if some_deleted:
             deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
             rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
@@ -168,7 +153,7 @@ class Reader:
             (F.col("from_nr") + 1).alias("sequence_nr"),
             F.explode(F.sequence("first", until)).alias("partition_nr"),
         )
-        found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
+        found = self.messages.rows_of(self._spread(keys), EVENT)
         exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
         # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first
         # partitions are looked at.
@@ -182,128 +167,37 @@ class Reader:
         """
         if count <= FEW_IDS:
             lines = [line.asDict() for line in ids.collect()]
-            found = first_new_events(self.journal, self.cassandra, lines)
+            found = first_new_events(self.journal.names, self.cassandra, lines)
             if not found:
                 return
             values = [tuple(line[name] for name in FIRST_NEW.names) for line in found]
             new = self.spark.createDataFrame(values, from_arrow_schema(FIRST_NEW))
         else:
-            ask = partial(_first_new, self.journal, self.cassandra.settings)
+            ask = partial(_first_new, self.journal.names, self.cassandra.settings)
             new = self._settled(in_python(self._spread(ids), ask, from_arrow_schema(FIRST_NEW)))
-        is_near = F.col("sequence_nr") <= F.col("from_nr") + FIRST_WINDOW
+        is_near = F.col("sequence_nr") <= F.col("from_nr") + NEAR
         near, gap_in_front = _parts(new, is_near, ~is_near)
         if gap_in_front is not None:
-            self._kept(self._looked_up(gap_in_front.rows.select(ID, "partition_nr", "sequence_nr")))
+            self._kept(self._rows(self._spread(gap_in_front.rows.select(*EVENT)), EVENT))
         if near is not None:
-            self._windows(near.rows.select(ID, "from_nr", "first"))
-
-    def _windows(self, ids: DataFrame) -> None:
-        """Look up sequence_nrs from from_nr + 1 on.
-
-        In: persistence_id, from_nr, first (partition_nr of the last event built).
-        """
-        window = FIRST_WINDOW
-        full: DataFrame | None = ids
-        while full is not None:
-            ahead = full.select(
-                ID,
-                "from_nr",
-                F.explode(F.sequence(F.col("from_nr") + 1, F.col("from_nr") + window)).alias("sequence_nr"),
-                F.col("first"),
-            ).select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
-            found = self._kept(self._looked_up(ahead))
-            if found is None:
-                return
-            reached = found.groupBy(ID).agg(
-                F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first")
-            )
-            full = (
-                full.select(ID, "from_nr")
-                .join(reached, ID)
-                .where(F.col("last") == F.col("from_nr") + window)
-                .select(ID, F.col("last").alias("from_nr"), "first")
-            )
-            window *= 8
-            is_whole = (F.lit(window) > LARGEST_WINDOW) | (F.lit(window * WHOLE_SHARE) >= F.col("from_nr"))
-            whole, rest = _parts(self._settled(full), is_whole, ~is_whole)
-            if whole is not None:
-                self._partitions(whole.rows)
-            full = None if rest is None else rest.rows
+            self._partitions(near.rows.select(*PLACE))
 
     def _partitions(self, ids: DataFrame) -> None:
-        """Read whole partitions from `first` on, behind from_nr. In: persistence_id, from_nr, first."""
+        """Read the events behind from_nr in the partitions from `first` on. In: persistence_id, from_nr, first."""
         while ids.take(1):
-            long = self._long(ids)
-            if long is not None:
-                self._slices(long)
-                ids = ids.join(F.broadcast(long.select(ID)), ID, "left_anti")
-            keys = ids.select(
-                "*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr")
-            )
+            reach = F.sequence("first", F.col("first") + (REACH - 1)).alias("partitions")
+            keys = self._spread(ids.select(ID, "from_nr", reach))
             found = self._kept(
-                self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr")
+                self._rows(keys, [ID], {"partition_nr IN": "partitions", "sequence_nr >": "from_nr"})
             )
             if found is None:
                 return
             ids = self._settled(_onward(ids, found))
 
-    def _long(self, ids: DataFrame) -> DataFrame | None:
-        """Return the ids that have the event LONG behind from_nr in the next REACH partitions, or None."""
-        keys = ids.select(
-            ID,
-            "from_nr",
-            "first",
-            (F.col("from_nr") + LONG).alias("sequence_nr"),
-            F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
-        )
-        long = self._settled(self._looked_up(keys).select(ID, "from_nr", "first").distinct())
-        return long if long.take(1) else None
-
-    def _slices(self, ids: DataFrame) -> None:
-        """Read long partitions in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time, each a task of its
-        own.
-        """
-        lowest = ids.agg(F.min("from_nr")).first()[0] // LONG  # type: ignore[index]
-        keys = ids.select(
-            "*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr")
-        )
-        while True:
-            frames = []
-            for part in range(lowest, lowest + SLICES_AT_ONCE):
-                within = self.partitions.where(
-                    (F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG)
-                )
-                frames.append(
-                    self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr")
-                )
-            found = self._kept(reduce(DataFrame.unionAll, frames))
-            if found is None:
-                return
-            lowest += SLICES_AT_ONCE
-            reached = found.groupBy(ID).agg(
-                F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first")
-            )
-            going = reached.where(F.col("last") > (lowest - 1) * LONG)
-            keys = self._settled(
-                ids.select(ID, "from_nr")
-                .join(going, ID)
-                .select(
-                    ID,
-                    "from_nr",
-                    "first",
-                    F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
-                )
-            )
-            self._partitions(self._settled(_onward(ids, found).join(going.select(ID), ID, "left_anti")))
-            if not keys.take(1):
-                return
-
-    def _looked_up(self, keys: DataFrame) -> DataFrame:
-        """Look up single events by key.
-
-        In: persistence_id, partition_nr, sequence_nr, and columns to carry along.
-        """
-        return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
+    def _rows(self, keys: DataFrame, on: Sequence[str], where: Mapping[str, str] | None = None) -> DataFrame:
+        """Look up rows of messages with all columns that a build reads (CassandraTable.rows_of)."""
+        columns = [name for name in self.journal.columns if name not in on]
+        return self.messages.rows_of(keys, on, *columns, where=where)
 
     def _spread(self, keys: DataFrame) -> DataFrame:
         """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""
@@ -344,7 +238,7 @@ class Reader:
         return self.spark.read.schema(EVENT_KEYS).parquet(*map(self.staging.files.url, files))
 
 
-PLACE = (ID, "from_nr", "first")
+PLACE, EVENT = (ID, "from_nr", "first"), (ID, "partition_nr", "sequence_nr")
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 FIRST_NEW = pa.schema(
     {ID: pa.string(), **dict.fromkeys(("from_nr", "first", "partition_nr", "sequence_nr"), pa.int64())}
@@ -352,7 +246,7 @@ FIRST_NEW = pa.schema(
 
 
 def _first_new(
-    journal: JournalSchema, settings: CassandraSettings, ids: Iterable[pa.RecordBatch]
+    journal: JournalTables, settings: CassandraSettings, ids: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the persistence ids that have events behind from_nr, each with the place of the first one.
 
@@ -365,7 +259,7 @@ def _first_new(
 
 
 def first_new_events(
-    journal: JournalSchema, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
+    journal: JournalTables, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the lines that have events behind from_nr, each with the place of the first one.
 
@@ -373,7 +267,7 @@ def first_new_events(
     """
     places = ", ".join("?" * REACH)
     query = (
-        f"SELECT partition_nr, sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE {ID} = ? "
+        f"SELECT partition_nr, sequence_nr FROM {journal.cql(journal.messages)} WHERE {ID} = ? "
         f"AND partition_nr IN ({places}) AND sequence_nr > ? PER PARTITION LIMIT 1"
     )
     keys = ((line[ID], *range(line["first"], line["first"] + REACH), line["from_nr"]) for line in lines)

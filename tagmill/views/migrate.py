@@ -146,14 +146,6 @@ class _Migrator:
         with open_step(self.settings, self.pipeline, owner=self.owner, wait=True) as workspace:
             self._run(self._due())
             workspace.give_back()
-        if self.maybe_spark is not None:
-            from tagmill.spark.connector import await_tables
-
-            there = self._layout()
-            columns = {table: list(there.columns(table)) for table in (self.journal.messages, *there.made)}
-            await_tables(
-                self.maybe_spark, self.keyspace, {table: names for table, names in columns.items() if names}
-            )
 
     def _run(self, due: list[Change]) -> None:
         for one in due:
@@ -378,7 +370,8 @@ class _Migrator:
         last = (
             self._tagged("sequence_nr").groupBy(ID).agg(F.max("sequence_nr").alias("last")).localCheckpoint()
         )
-        records = frames.records(
-            self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID)
+        ledger_keyspace = self.settings.cassandra.ledger_keyspace
+        records = frames.with_records(
+            self.spark, self._journal(), ledger_keyspace, last.select(ID), by_key=False
         )
         return last.join(records, ID).where("sequence_nr is null or sequence_nr < last").count()

@@ -55,7 +55,6 @@ def rebuild_ids(
     from tagmill.cassandra.client import Cassandra
     from tagmill.journal.frames import ID, JournalSchema, with_events
     from tagmill.ledger.schema_steps import SchemaSteps
-    from tagmill.spark.connector import CASSANDRA, table
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)
@@ -74,7 +73,7 @@ def rebuild_ids(
                 )
         say("looking which persistence ids have events")
         found = with_events(spark, journal).localCheckpoint()
-        listed = found.where("false") if missing else table(spark, journal.keyspace, ids).select(ID)
+        listed = found.where("false") if missing else journal.table(ids).rows(spark, ID)
         new = found.join(listed, ID, "left_anti").localCheckpoint()
         report = IdsReport(
             journal=journal.keyspace,
@@ -86,10 +85,8 @@ def rebuild_ids(
         )
         if report.added and not dry_run:
             say(f"adding {report.added} persistence ids")
-            new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table=ids).mode("append").save()
-            there = new.join(
-                table(spark, journal.keyspace, ids, directJoinSetting="on").select(ID), ID
-            ).count()
+            journal.table(ids).append(new, cassandra.now_microseconds())
+            there = journal.table(ids).rows_of(new, [ID]).count()
             if there < report.added:
                 raise GuardRefused(
                     f"journal {journal.keyspace}: {report.added - there} of {report.added} persistence "

@@ -159,18 +159,14 @@ class _Rebuilder(SelectionAttempt):
 
         rows = self.of_tags(self._rows())
         workspace, view = self.workspace, self.pipeline.view
-        keyspaces = workspace.ledger_keyspace, self.journal.keyspace
-        if (
-            not self.selection.tags
-            and not self._count("standing")
-            and not CleanupLog(workspace.cassandra, *keyspaces, view).any_of(sums.rows)
-        ):
+        log = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, self.journal.keyspace, view)
+        if not self.selection.tags and not self._count("standing") and not log.any_of(sums.rows):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
             # is needed.
             added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
             return _Changes(added, "rows", None, *all_added(sums))
         had = [view, *workspace.journal_store(JournalViews).earlier(view)]
-        cleaned_of = frames.cleaned(self.spark, *keyspaces, had)
+        cleaned_of = frames.cleaned(workspace.cassandra, self.spark, self.journal.keyspace, had)
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
         compared = materialize(
@@ -223,14 +219,11 @@ class _Rebuilder(SelectionAttempt):
     def _rows(self) -> DataFrame:
         """Return the rows of tag_views that were numbered from the journal."""
         from tagmill.journal.tag_view_reader import view_columns
-        from tagmill.spark.connector import table
 
         if self.files.names(f"{self.folder}/rows"):
             return self.spark.read.parquet(f"{self.url}/rows")
-        columns = view_columns(meta=self.journal.meta)
-        return (
-            table(self.spark, self.journal.keyspace, self.journal.view_table).select(*columns).where("false")
-        )
+        view = self.journal.table(self.journal.view_table)
+        return view.rows(self.spark, *view_columns(meta=self.journal.meta)).where("false")
 
     def _moved(self, places: DataFrame, records: DataFrame, limits: DataFrame) -> int:
         """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return

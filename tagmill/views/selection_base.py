@@ -91,7 +91,13 @@ class SelectionAttempt(Attempt):
         """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
         from tagmill.journal import frames
 
-        return frames.records(self.spark, self.journal, self.workspace.ledger_keyspace, places.select(ID))
+        return frames.with_records(
+            self.spark,
+            self.journal,
+            self.workspace.ledger_keyspace,
+            places.select(ID),
+            by_key=self.selection.persistence_ids is not None,
+        )
 
     def limits(self, places: DataFrame) -> DataFrame:
         """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
@@ -144,15 +150,18 @@ class SelectionAttempt(Attempt):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.spark.connector import table
+        from tagmill.journal.tag_view_reader import view_columns
         from tagmill.views.diff import with_content
 
         self.tell("reading the view")
-        rows = table(self.spark, self.journal.keyspace, self.journal.view_table)
-        # The newer write time of two cells counts, because either cell may be null or may have been repaired.
-        rows = self.of_tags(
-            rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written")
+        rows = self.journal.table(self.journal.view_table).rows(
+            self.spark,
+            *view_columns(meta=self.journal.meta),
+            written_row="writetime(sequence_nr)",
+            written_event="writetime(event)",
         )
+        # The newer write time of two cells counts, because either cell may be null or may have been repaired.
+        rows = self.of_tags(rows.withColumn("written", F.greatest("written_row", "written_event")))
         if self.selection.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return materialize(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")

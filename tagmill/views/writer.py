@@ -27,7 +27,7 @@ from tagmill.runs import checkpoints
 from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import are_few, load_merged
-from tagmill.spark.cassandra_append import append
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.views.model import VIEW_KEY, Manifest
 from tagmill.views.run_numbering import SLOTS
 
@@ -83,26 +83,18 @@ def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, m
     progress = records.select(ID, "new", F.explode("progress").alias("line")).where(
         F.array_contains("new", F.col("line.tag"))
     )
-    append(
-        progress.select(
-            ID,
-            F.col("line.tag").alias("tag"),
-            F.col("line.offset").alias("offset"),
-            F.col("line.sequence_nr").alias("sequence_nr"),
-            F.col("line.number").alias("tag_pid_sequence_nr"),
-        ),
-        manifest.journal,
-        "tag_write_progress",
-        manifest.written_at,
+    lines = progress.select(
+        ID,
+        F.col("line.tag").alias("tag"),
+        F.col("line.offset").alias("offset"),
+        F.col("line.sequence_nr").alias("sequence_nr"),
+        F.col("line.number").alias("tag_pid_sequence_nr"),
     )
+    CassandraTable(cassandra, manifest.journal, "tag_write_progress").append(lines, manifest.written_at)
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        append(
-            _as_records(records, manifest),
-            cassandra.settings.ledger_keyspace,
-            "view_progress",
-            manifest.written_at,
-        )
+        ours = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "view_progress")
+        ours.append(_as_records(records, manifest), manifest.written_at)
 
 
 def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest) -> None:

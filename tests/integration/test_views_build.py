@@ -146,17 +146,10 @@ def test_build_adopts_and_continues_plugins_view(stack, keyspace, settings, spar
     assert built(first, spark)["moved"] == 0
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id counts as long
-        # every persistence_id with a record is looked up by sequence_nr, its first new event by workers
-        {"WHOLE_SHARE": 0, "FEW_IDS": -1},
-        {"WHOLE_SHARE": 0, "LARGEST_WINDOW": 1},
-    ],
-    ids=["slices", "windows", "whole"],
-)
-def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace, settings, spark):
+@pytest.mark.parametrize("few_ids", [-1, event_reader.FEW_IDS], ids=["workers", "process"])
+def test_each_way_of_asking_finds_the_same(few_ids, monkeypatch, stack, keyspace, settings, spark):
+    """Have workers, or this process, ask for the first new event of each persistence_id."""
+    monkeypatch.setattr(event_reader, "FEW_IDS", few_ids)
     case = "partition-boundary"
     for name, value in limits.items():
         monkeypatch.setattr(event_reader, name, value)

@@ -78,7 +78,9 @@ class EventReader:
         lines = [
             {ID: one.persistence_id, "from_nr": one.from_nr, "first": one.partition_nr} for one in positions
         ]
-        return {line[ID]: line["first"] for line in first_new_events(self.journal, self.cassandra, lines)}
+        return {
+            line[ID]: line["first"] for line in first_new_events(self.journal.names, self.cassandra, lines)
+        }
 
     def _behind_deletions(self, position: Position) -> int:
         """Return the partition of the first event behind deleted_to, or where to begin if that event isn't found."""
