@@ -1,21 +1,22 @@
 """Archive the classes that each Spark job loads: mapping the archive takes half the time of reading,
 verifying and linking them.
 
-`python -m local.class_archive` writes build/spark-classes.jsa unless the file exists and is newer than the
+`python -m local.class_archive` writes build/spark-classes.jsa unless the file exists and is newer than PySpark's
 jars. A JVM that can't use the archive (another version, another class path) starts without it, silently. A
 failure here is therefore reported in one line; it only costs each job some seconds.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from local.java import java_home
 from local.layout import ROOT
 
 FILE = ROOT / "build" / "spark-classes.jsa"
-JARS = ROOT / "build" / "jars" / "spark"
 SECONDS = 300
 
 
@@ -23,7 +24,9 @@ def main() -> int:
     """Write the archive in a separate process, whose JVM writes it at its end; return 0 even if that
     fails.
     """
-    newest = max((jar.stat().st_mtime for jar in JARS.glob("*.jar")), default=0.0)
+    spec = importlib.util.find_spec("pyspark")
+    jars = Path(spec.origin).parent.glob("jars/*.jar") if spec and spec.origin else ()
+    newest = max((jar.stat().st_mtime for jar in jars), default=0.0)
     if FILE.exists() and FILE.stat().st_mtime > newest:
         return 0
     print("setup: archive of the classes of Spark jobs")
@@ -50,13 +53,11 @@ def record(file: str) -> None:
     from pyspark.sql import functions as F
 
     conf: dict[str, bool | float | int | str | None] = {
-        "spark.jars": ",".join(str(jar) for jar in sorted(JARS.glob("*.jar"))),
         "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={file} -Xlog:disable",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
     }
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     with TemporaryDirectory() as folder:

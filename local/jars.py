@@ -1,9 +1,7 @@
 """Fetch the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven is needed and no registry is
 named here.
 
-Those of Spark jobs are in tagmill.spark.connector_jars.
-
-    python -m local.jars            # build/jars/spark, cassandra and kafka; does nothing if they are complete
+    python -m local.jars            # build/jars/cassandra and kafka; does nothing if they are complete
 
 The cache is ~/.cache/tagmill-jars, or $JARS_CACHE.
 """
@@ -15,17 +13,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from string import Template
-from xml.sax.saxutils import quoteattr
 
 from local.errors import one_line
 from local.java import SPARK, find_java
 from local.layout import ROOT
 from tagmill.errors import ConfigurationError, TransientError
-from tagmill.spark.connector_jars import EXCLUDED, PACKAGES
 
 HERE = Path(__file__).resolve().parent / "jars"
-CONFIGURATIONS = ("spark", "cassandra", "kafka")
+CONFIGURATIONS = ("cassandra", "kafka")
 UNREACHABLE = (
     "UnknownHostException",
     "ConnectException",
@@ -60,23 +55,8 @@ def complete(target: Path, configuration: str) -> bool:
 
 
 def _wanted() -> str:
-    return hashlib.sha256(_ivy_xml().encode() + (HERE / "ivysettings.xml").read_bytes()).hexdigest()
-
-
-def _ivy_xml() -> str:
-    """Return ivy.xml with the jars of Spark jobs filled in."""
-    packages = (
-        "<dependency org={} name={} rev={} conf='spark->default'/>".format(
-            *map(quoteattr, package.split(":"))
-        )
-        for package in PACKAGES
-    )
-    excluded = (
-        "<exclude org={} module={} conf='spark'/>".format(*map(quoteattr, module.split(":")))
-        for module in EXCLUDED
-    )
-    text = Template((HERE / "ivy.xml").read_text(encoding="utf-8"))
-    return text.substitute(packages="\n    ".join(packages), excluded="\n    ".join(excluded))
+    files = (HERE / name for name in ("ivy.xml", "ivysettings.xml"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _names(folder: Path) -> list[str]:
@@ -92,15 +72,13 @@ def _retrieve(target: Path, configuration: str) -> None:
     # pattern.
     folder, log = target / configuration, target / f"{configuration}.log"
     folder.mkdir(parents=True, exist_ok=True)
-    ivy_file = target / f"{configuration}.ivy.xml"
-    ivy_file.write_text(_ivy_xml(), encoding="utf-8")
     cache = os.environ.get("JARS_CACHE")
     command = [find_java(SPARK), *([f"-Djars.cache={cache}"] if cache else []), "-jar", str(_ivy()), "-warn"]
     command += [
         "-settings",
         str(HERE / "ivysettings.xml"),
         "-ivy",
-        str(ivy_file),
+        str(HERE / "ivy.xml"),
         "-confs",
         configuration,
     ]

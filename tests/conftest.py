@@ -38,12 +38,11 @@ SHORT_LIVED = {
     **FEW_ROWS,
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}",
 }
-# The session that all tests share has to learn of their new tables at once. It plans for an hour, so the second
-# compiler, which costs a few seconds, saves a quarter of each seal's time from the thirtieth on.
+# The session that all tests share plans for an hour, so the second compiler, which costs a few seconds, saves a
+# quarter of each seal's time from the thirtieth on.
 SHARED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {ARCHIVE} "
-    "-Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {ARCHIVE}",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 
@@ -219,17 +218,12 @@ def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Start one Spark session with the connector for all tests that deliver on the stack; a test must never
+    """Start one Spark session for all tests that deliver on the stack; a test must never
     stop it.
     """
-    from pyspark import SparkContext
-
-    from tagmill.spark import bulk_load, table_scan
+    from tagmill.spark import bulk_load, cassandra_table, table_scan
     from tagmill.spark.session import session
 
-    if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
-        SparkContext._gateway.shutdown()
-        SparkContext._gateway = SparkContext._jvm = None
     configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
         "none",
         tags=["t"],
@@ -238,7 +232,11 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         sections={"spark": {"conf": SHARED}},
     )
     running = session(configured, name="tagmill-tests")
-    with patch.object(bulk_load, "TASKS", FEW_TASKS), patch.object(table_scan, "TASKS_PER_CORE", FEW_TASKS):
+    with (
+        patch.object(bulk_load, "TASKS", FEW_TASKS),
+        patch.object(table_scan, "TASKS_PER_CORE", FEW_TASKS),
+        patch.object(cassandra_table, "TASKS_PER_CORE", FEW_TASKS),
+    ):
         yield running
     running.stop()
 
@@ -284,7 +282,6 @@ class SettingsFactory:
             "clickhouse": {"port": self.stack.clickhouse.port},
             "spark": {
                 "driver_memory": "1g",
-                "jars": str(Path(__file__).resolve().parents[1] / "build" / "jars" / "spark"),
                 "conf": SHORT_LIVED,
             },
             "storage": {"root": str(self.folder / "data")},

@@ -233,9 +233,8 @@ class SparkSettings(Section):
     )
     jars: Path | None = Field(
         None,
-        description="Folder of the jars of the Spark-Cassandra connector, for machines without a network. Left out: "
-        "Spark fetches them (`spark.jars.packages`).",
-        examples=["build/jars/spark"],
+        description="Folder of jars that jobs need besides those of PySpark: of the file system of `storage.root`.",
+        examples=["/opt/jars"],
     )
     conf: dict[str, str] = Field(
         default_factory=dict,

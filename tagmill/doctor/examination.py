@@ -40,15 +40,12 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
     if not scope.names:
         yield warning("pipelines", "there are none", "add a section [pipelines.NAME] (docs/configuration.md)")
     with ExitStack() as opened:
-        has_ledger = yield from _stores(scope, opened)
+        yield from _stores(scope, opened)
     runs = yield from machine.programs(settings.spark.environment)
     has_jars = yield from machine.files(settings)
     if spark:
         yield from executors.examine(
-            settings,
-            reads_kafka=bool(scope.reading_kafka),
-            can_start=runs and has_jars,
-            has_ledger=has_ledger,
+            settings, reads_kafka=bool(scope.reading_kafka), can_start=runs and has_jars
         )
     else:
         for check in executors.CHECKS:
@@ -98,8 +95,8 @@ def _histories(scope: Scope, store: Cassandra | None, destination: ClickHouse | 
             yield fine(check, "ClickHouse has no batch that the ledger does not know")
 
 
-def _stores(scope: Scope, opened: ExitStack) -> Checked[bool]:
-    """Check the servers that the pipelines use; return whether the ledger can be used."""
+def _stores(scope: Scope, opened: ExitStack) -> Findings:
+    """Check the servers that the pipelines use."""
     store = yield from cassandra.connect(scope)
     if store is not None:
         opened.enter_context(store)
@@ -114,4 +111,3 @@ def _stores(scope: Scope, opened: ExitStack) -> Checked[bool]:
     yield clocks.examine(scope, store, destination)
     if scope.reading_kafka:
         yield from guarded("kafka", kafka.examine(scope), None)
-    return has_ledger

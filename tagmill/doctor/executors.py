@@ -12,10 +12,9 @@ from tagmill.doctor.machine import own_minor, try_storage
 from tagmill.doctor.model import Finding, Findings, fine, not_checked, said_of, wrong
 from tagmill.errors import TagmillError
 from tagmill.kafka.client import Kafka
-from tagmill.spark import errors
 from tagmill.spark.session import spark_session
 
-CHECKS = ("executors", "executors: storage root", "executors: cassandra", "executors: servers")
+CHECKS = ("executors", "executors: storage root", "executors: servers")
 CURE = "give executors this package and its Python (docs/clusters.md, Where Spark runs)"
 REACH = (
     "open the way from executors to the hosts of [cassandra] and [kafka], and put their certificates there "
@@ -27,14 +26,13 @@ OTHER_PYTHON = ("PYTHON_VERSION_MISMATCH", "Python in worker has different versi
 MOST_TASKS = 64
 
 
-def examine(settings: Settings, *, reads_kafka: bool, can_start: bool, has_ledger: bool) -> Findings:
+def examine(settings: Settings, *, reads_kafka: bool, can_start: bool) -> Findings:
     """Check executors by a job.
 
     Args:
         settings: the configuration.
         reads_kafka: whether a pipeline that is examined reads topics.
         can_start: whether this machine has what a job needs.
-        has_ledger: whether the ledger is complete and can be read from here.
     """
     if not can_start:
         for check in CHECKS:
@@ -43,10 +41,6 @@ def examine(settings: Settings, *, reads_kafka: bool, can_start: bool, has_ledge
     try:
         with spark_session(settings, "doctor") as spark:
             yield from _of_workers(spark, settings, settings.kafka if reads_kafka else None)
-            if has_ledger:
-                yield _by_connector(spark, settings.cassandra.ledger_keyspace)
-            else:
-                yield not_checked(CHECKS[2], "the ledger is not complete, or can't be read from here")
     except TagmillError as error:
         yield wrong("executors", said_of(error), "correct [spark]")
         for check in CHECKS[1:]:
@@ -63,7 +57,7 @@ def _of_workers(spark: Any, settings: Settings, kafka: KafkaSettings | None) -> 
         told = sorted(set(tasks.mapPartitions(look).collect()))
     except Exception as error:
         yield _failed(error)
-        for check in (CHECKS[1], CHECKS[3]):
+        for check in CHECKS[1:]:
             yield not_checked(check, "Python does not run on executors")
         return
     hosts = ", ".join(sorted({host for host, *_ in told}))
@@ -77,9 +71,9 @@ def _of_workers(spark: Any, settings: Settings, kafka: KafkaSettings | None) -> 
     else:
         yield fine(CHECKS[1], f"{root}: written, read and removed a file on {hosts}")
     if failed := [f"{host}: {said}" for host, *_, said in told if said]:
-        yield wrong(CHECKS[3], "; ".join(failed), REACH)
+        yield wrong(CHECKS[2], "; ".join(failed), REACH)
     else:
-        yield fine(CHECKS[3], f"Cassandra{' and Kafka' if kafka else ''} answered {hosts}")
+        yield fine(CHECKS[2], f"Cassandra{' and Kafka' if kafka else ''} answered {hosts}")
 
 
 def _look(
@@ -118,16 +112,3 @@ def _failed(error: Exception) -> Finding:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = next((line for line in lines if "No module named" in line), lines[-1] if lines else repr(error))
     return wrong("executors", f"Python does not run on executors: {said[:300]}", CURE)
-
-
-def _by_connector(spark: Any, ledger_keyspace: str) -> Finding:
-    """Look for a row of the ledger, by its key, with Spark's connector."""
-    cure = "correct spark.conf (docs/clusters.md): the connector needs hosts, login and trust store"
-    try:
-        source = spark.read.format("org.apache.spark.sql.cassandra")
-        table = source.options(keyspace=ledger_keyspace, table="pipelines").load()
-        table.where("pipeline = 'tagmill-doctor'").collect()
-    except Exception as error:
-        said = said_of(errors.explain(error, "Cassandra") or error)
-        return wrong(CHECKS[2], f"the connector does not read: {said[:300]}", cure)
-    return fine(CHECKS[2], "the connector reads")

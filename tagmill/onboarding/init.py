@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tagmill
 from tagmill.cassandra.client import Cassandra, contact
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config import json_schema
@@ -138,7 +137,7 @@ class _Init:
                 self.made.extend(kafka_journal_events_draft(name, keyspace, self._destination(name)))
             if records is not None:
                 self._topic(session, records, layout, of_journal=of_journal)
-        common = [cassandra, clickhouse, *kafka, *self._spark(), self._storage()]
+        common = [cassandra, clickhouse, *kafka, self._storage()]
         self.made.commands = ["schema apply", "doctor", *self.made.commands]
         return Proposal(render(HEAD, [*common, *self.made.sections]), self.made)
 
@@ -350,15 +349,6 @@ class _Init:
         return plain_name(name, taken)
 
     # -- this machine
-
-    def _spark(self) -> list[Section]:
-        """Return where the jars are, if this is a checkout that has them: no job has to fetch them then."""
-        jars = Path(tagmill.__file__).resolve().parents[1] / "build" / "jars" / "spark"
-        if not jars.is_dir():
-            return []
-        section = Section("spark")
-        section.add("jars", str(jars), "Jars of this checkout.")
-        return [section]
 
     def _storage(self) -> Section:
         root = self.wanted.storage or self.ask(

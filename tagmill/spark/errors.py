@@ -27,7 +27,6 @@ from tagmill.runs import trace_log
 KEPT = "What was committed stays"
 AGAIN = "Run the same command again; every step is safe to repeat"
 KILLED = "Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory"
-DRIVER = r"com\.datastax\.oss\.driver\.api\.core\."
 
 # modules of errors, and whose they are
 OTHER_DRIVERS = {
@@ -64,18 +63,6 @@ class Cause:
 # in this order: the first that the text names
 CAUSES = (
     Cause(
-        DRIVER + r"auth\.AuthenticationException|Provided username \S* and/or password are incorrect",
-        ConfigurationError,
-        "{where} refused the user name or password that Spark gave. {untouched}. "
-        "Set them in the environment or the Airflow connection",
-    ),
-    Cause(
-        r"SSLHandshakeException|PKIX path \w+ failed",
-        ConfigurationError,
-        "{where} and Spark agree on no TLS connection. {untouched}. Correct tls, tls_certificate_file and "
-        "tls_ca_file of [cassandra]",
-    ),
-    Cause(
         r"java\.lang\.OutOfMemoryError",
         SparkEnded,
         f"Spark's JVM has no memory left: raise spark.driver_memory. {{untouched}}. {AGAIN}",
@@ -96,25 +83,6 @@ CAUSES = (
         r"Python worker exited unexpectedly|java\.net\.SocketException.*\bPythonRunner\b|\nMemoryError\b",
         SparkEnded,
         f"a Python worker of Spark ended. {KILLED}. {{untouched}}. {AGAIN}",
-    ),
-    Cause(
-        DRIVER
-        + r"(?:\w+\.)?(?P<kind>AllNodesFailed|NoNodeAvailable|DriverTimeout|RequestThrottling|ClosedConnection|"
-        r"\w*Connection\w*|HeartbeatTimeout|ReadTimeout|ReadFailure|WriteTimeout|WriteFailure|Unavailable|Overloaded|Bootstrapping)"
-        r"Exception",
-        StoreUnavailable,
-        f"{{where}} did not answer Spark ({{kind}}). {{untouched}}. {AGAIN}",
-    ),
-    Cause(
-        r"Failed to open native connection to Cassandra",
-        StoreUnavailable,
-        f"{{where}} did not answer Spark (no connection). {{untouched}}. {AGAIN}",
-    ),
-    Cause(
-        r"Couldn't find (?:table )?(?P<table>[\w.\"]+)",
-        ConfigurationError,
-        "{where}: table {table} is not there, or the user may not see it. {untouched}. Look at "
-        "[pipelines] and at the user's rights",
     ),
     Cause(
         r"AccessControlException|AccessDeniedException|Status Code: 40[13]|\(Permission denied\)",

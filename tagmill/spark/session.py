@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,6 @@ from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.temporary_folders import of_this_process
 from tagmill.spark import errors, job_environment
-from tagmill.spark.connector_jars import PYSPARK, jars_conf
-from tagmill.spark.java_stores import CIPHER_SUITES, SSL, java_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +52,11 @@ FEW_ROWS = {
 }
 # Flag of a JVM for few rows, which ends before the second compiler's code pays.
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
-READS_AT = "spark.cassandra.input.consistency.level"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
-# The newest Python that the PySpark of the extra `spark` supports; later ones lack the module distutils.
-NEWEST_PYTHON = (3, 11)
+# The version of PySpark in the extra `spark`, and the newest Python that it supports; later ones lack the module
+# distutils.
+PYSPARK, NEWEST_PYTHON = "3.5.7", (3, 11)
 # Module that executors' Python runs to fork its workers.
 PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -73,8 +71,7 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
         folder: for the temporary files of a driver on this machine.
         few_rows: whether the job has little to read. It works with any number of rows, but slower with many.
     """
-    cassandra = settings.cassandra
-    jars = jars_conf(settings.spark.jars, settings.spark.conf)
+    jars = _jars(settings.spark.jars, settings.spark.conf)
     conf = {
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.ui.enabled": "false",
@@ -94,19 +91,7 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
         "spark.python.daemon.module": PYTHON_DAEMON,
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
         "spark.sql.redaction.options.regex": "(?i)url|password|jaas|keystore",
-        "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
-        "spark.cassandra.connection.host": ",".join(cassandra.hosts),
-        "spark.cassandra.connection.port": str(cassandra.port),
-        "spark.cassandra.connection.localDC": cassandra.local_datacenter,
-        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # so that a restarted node is asked again before a read gives up
-        READS_AT: cassandra.own_consistency,
-        "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
-        "spark.cassandra.output.ignoreNulls": "true",
-        "spark.cassandra.read.timeoutMS": str(int(cassandra.request_timeout_seconds * 1000)),
-        "spark.cassandra.input.fetch.sizeInRows": "5000",
     }
-    if cassandra.tls:
-        conf |= {f"{SSL}.enabled": "true", f"{SSL}.enabledAlgorithms": ",".join(CIPHER_SUITES)}
     if few_rows:
         conf |= FEW_ROWS
     conf |= settings.spark.conf | jars
@@ -119,6 +104,23 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
     ):
         conf[JAVA_OPTIONS] = options
     return conf
+
+
+def _jars(folder: Path | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that give a session the jars of a folder; those that `given` settings of Spark name stand
+    for them.
+
+    Raises ConfigurationError for a folder without jars.
+    """
+    if folder is None or "spark.jars" in given:
+        return {}
+    jars = sorted(folder.glob("*.jar"))
+    if not jars:
+        raise ConfigurationError(
+            f"spark.jars: there are no jars in {folder}. Nothing was started. Leave the key out if storage.root "
+            "needs none"
+        )
+    return {"spark.jars": ",".join(str(jar.resolve()) for jar in jars)}
 
 
 def _sparing(given: str, few_rows: bool) -> str:
@@ -181,10 +183,6 @@ def session(
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
-    for key, value in {**_credentials(settings), **application_reads(settings)}.items():
-        spark.conf.set(
-            key, value
-        )  # set after the start, because settings given before are visible on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
@@ -240,17 +238,6 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
     if log is not None:  # the handler would print how the connection of an ended JVM broke
         setattr(spark.sparkContext._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
     return spark
-
-
-def application_reads(settings: Settings) -> dict[str, str]:
-    """Return the connector's settings for the keyspaces of the application, which are read at
-    `read_consistency`.
-    """
-    cassandra, keyspaces = settings.cassandra, {pipeline.keyspace for pipeline in settings.pipelines.values()}
-    return {
-        f"default:{one}/{READS_AT}": cassandra.read_consistency
-        for one in keyspaces - {cassandra.ledger_keyspace}
-    }
 
 
 def _keep_names(spark: SparkSession) -> None:
@@ -388,17 +375,3 @@ def session_when_asked(
         if at_once:
             made()
         yield made
-
-
-def _credentials(settings: Settings) -> dict[str, str]:
-    """Return the connector's user, password, trusted certificates and client certificate (Spark redacts keys
-    that say 'password').
-    """
-    cassandra = settings.cassandra
-    conf = {}
-    if cassandra.username is not None and cassandra.password is not None:
-        conf["spark.cassandra.auth.username"] = cassandra.username
-        conf["spark.cassandra.auth.password"] = cassandra.password.get_secret_value()
-    if cassandra.tls:
-        conf |= java_stores(cassandra, of_this_process(None).path, settings.spark.conf)
-    return conf

@@ -19,7 +19,6 @@ from tests.support.building import recorded
 from tests.support.certificates import Authority
 from tests.support.delivery import as_row, clickhouse_rows
 from tests.support.secured import STORES, Secured, create_topic, publish, run, secured
-from tests.support.stack import ROOT
 
 CASE = "partition-boundary"
 CONNECTOR = executors.CHECKS[2]
@@ -28,7 +27,6 @@ NAME = f"t_{uuid.uuid4().hex[:8]}"
 CONFIG = """
 [spark]
 driver_memory = "1g"
-jars = "{jars}"
 conf = {conf}
 [storage]
 root = "data"
@@ -60,7 +58,6 @@ def write(servers: Secured, folder: Path, certificates: dict[str, Any]) -> Path:
     expected = Case(CASE).expected
     text = CONFIG.format(
         name=NAME,
-        jars=ROOT / "build" / "jars" / "spark",
         conf=toml_value(SHORT_LIVED),
         bucket=expected["bucket"],
         tags=toml_value(list(expected["tags"])),

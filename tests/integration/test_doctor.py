@@ -24,7 +24,6 @@ from tests.conftest import FEW_ROWS, toml_value
 from tests.support import breaking
 from tests.support.delivery import tagmill
 from tests.support.kafka import create
-from tests.support.stack import ROOT
 
 CASE = "partition-boundary"
 CONFIG = """
@@ -36,7 +35,6 @@ port = {clickhouse}
 [kafka]
 bootstrap_servers = ["127.0.0.1:{kafka}"]
 [spark]
-jars = "{jars}"
 conf = {conf}
 [storage]
 root = "data"
@@ -68,7 +66,6 @@ class Patient:
             cassandra=stack.cassandra.port,
             clickhouse=stack.clickhouse.port,
             kafka=kafka.port,
-            jars=ROOT / "build" / "jars" / "spark",
             conf=toml_value(FEW_ROWS),
             bucket=expected["bucket"],
             tags=toml_value(list(expected["tags"])),

@@ -17,7 +17,7 @@ from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.certificates import Authority
 from tests.support.identity import CLIENT, SCOPE, SECRET, Provider, serving
 from tests.support.secured import create_topic, publish, run
-from tests.support.stack import KAFKA_JARS, ROOT, free_port, session_home
+from tests.support.stack import KAFKA_JARS, free_port, session_home
 
 NAME = "by_token"
 CONFIG = """
@@ -37,7 +37,6 @@ oauth_ca_file = "{authority}"
 properties = {{ "client.id" = "tagmill-here", "socket.keepalive.enable" = true }}
 [spark]
 driver_memory = "1g"
-jars = "{jars}"
 conf = {conf}
 [storage]
 root = "data"
@@ -91,7 +90,6 @@ def file(
         url=provider.url,
         scope=SCOPE,
         authority=provider.keys.parent / "ca.pem",
-        jars=ROOT / "build" / "jars" / "spark",
         conf=toml_value(SHORT_LIVED),
     )
     path = tmp_path / "tagmill.toml"

@@ -151,8 +151,6 @@ def test_each_way_of_asking_finds_the_same(few_ids, monkeypatch, stack, keyspace
     """Have workers, or this process, ask for the first new event of each persistence_id."""
     monkeypatch.setattr(event_reader, "FEW_IDS", few_ids)
     case = "partition-boundary"
-    for name, value in limits.items():
-        monkeypatch.setattr(event_reader, name, value)
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
     for after, until in ((0, 15), (15, 60)):

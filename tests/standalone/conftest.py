@@ -29,7 +29,6 @@ ledger_keyspace = "tagmill_by_airflow"
 port = {clickhouse}
 [spark]
 driver_memory = "1g"
-jars = "{jars}"
 conf = {conf}
 [storage]
 root = "data"
@@ -104,7 +103,7 @@ def airflow(stack, kafka):
     ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port(), kafka.port)
     places = StackLayout(stack.home / "standalone", ports)
     places.home.mkdir()
-    values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
+    values = {"conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
     places.config.write_text(
         CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values)
     )

@@ -53,8 +53,7 @@ class InstalledAirflow(Airflow):
         return made | {
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
             "TAGMILL_CONFIG": str(self.places.config),
-            # What a machine without a network needs, and where the test has the environment for jobs.
-            "TAGMILL_SPARK__JARS": str(ROOT / "build" / "jars" / "spark"),
+            # Where the test has the environment for jobs.
             "TAGMILL_SPARK__CONF": json.dumps(SHORT_LIVED),
             "TAGMILL_SPARK__ENVIRONMENT": str(self.places.home / "jobs"),
         }

@@ -6,33 +6,23 @@ import os
 import subprocess
 import sys
 
-from local.layout import ROOT
-from tests.conftest import SHORT_LIVED
 from tests.support.building import recorded
 from tests.support.delivery import as_row, clickhouse_rows
 from tests.support.wheel import built_wheel, empty_environment, uv
 
 
 def test_wheel_delivers_without_a_checkout(stack, keyspace, settings, tmp_path):
-    """The installed wheel shows its help, creates the tables and delivers; Spark fetches its own jars.
-
-    They come from the cache that bin/setup filled, so that the test needs no network.
-    """
-    ivy = {"spark.jars.ivySettings": str(ROOT / "local" / "jars" / "ivysettings.xml")}
+    """The installed wheel shows its help, creates the tables and delivers."""
     case = "odd-names"
     configured = settings(
         keyspace(case),
         case=case,
         sections={
             "cassandra": {"ledger_keyspace": f"l_{os.urandom(4).hex()}"},
-            "spark": {"conf": {**SHORT_LIVED, **ivy}},
         },
     )
     (name,) = configured.pipelines
     file = settings.file(name)
-    jars = f'jars = "{configured.spark.jars}"\n'
-    assert jars in file.read_text()
-    file.write_text(file.read_text().replace(jars, ""))
 
     programs = empty_environment(tmp_path / "venv", sys.executable, "spark.txt")
     uv(

@@ -259,7 +259,6 @@ class KafkaJournal:
             "request_timeout_seconds = 10",
             "[spark]",
             'driver_memory = "1g"',
-            f"jars = {json.dumps(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
             f"conf = {{ {conf} }}",
             "[storage]",
             'root = "data"',

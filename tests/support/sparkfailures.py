@@ -39,13 +39,11 @@ def java(text: str) -> str:
     )
 
 
-DRIVER = "com.datastax.oss.driver.api.core"
 FAILURES = {
     "right to read": Failure(
         java(
-            f"{DRIVER}.servererrors.UnauthorizedException: User reader has no SELECT permission on "
-            "<table shop.messages> or any of "
-            "its parents"
+            'cassandra.Unauthorized: Error from server: code=2100 [Unauthorized] message="User reader has no SELECT '
+            'permission on <table shop.messages> or any of its parents"'
         ),
         errors.ConfigurationError,
         (
@@ -56,55 +54,11 @@ FAILURES = {
     ),
     "right to write": Failure(
         java(
-            "java.io.IOException: Failed to write statements to shop.tag_write_progress. The latest "
-            "exception was\n  User writer "
-            "has no MODIFY permission on <table shop.tag_write_progress> or any of its parents\n"
+            'cassandra.Unauthorized: Error from server: code=2100 [Unauthorized] message="User writer has no MODIFY '
+            'permission on <table shop.tag_write_progress> or any of its parents"'
         ),
         errors.ConfigurationError,
         ("no MODIFY permission on table shop.tag_write_progress", "then run the same command again"),
-    ),
-    "login": Failure(
-        java(
-            f"{DRIVER}.auth.AuthenticationException: Authentication error on node: Provided username x "
-            "and/or password are incorrect"
-        ),
-        errors.ConfigurationError,
-        ("refused the user name or password",),
-    ),
-    "unavailable": Failure(
-        java(f"{DRIVER}.servererrors.UnavailableException: Not enough replicas available"),
-        errors.StoreUnavailable,
-        ("did not answer Spark (Unavailable). Nothing was sealed. Run the same command again",),
-    ),
-    "no node": Failure(
-        java(f"{DRIVER}.AllNodesFailedException: Could not reach any contact point"),
-        errors.StoreUnavailable,
-        ("(AllNodesFailed)",),
-    ),
-    "read timeout": Failure(
-        java(f"{DRIVER}.servererrors.ReadTimeoutException: timeout"),
-        errors.StoreUnavailable,
-        ("(ReadTimeout)",),
-    ),
-    "write timeout": Failure(
-        java(f"{DRIVER}.servererrors.WriteTimeoutException: timeout"),
-        errors.StoreUnavailable,
-        ("(WriteTimeout)",),
-    ),
-    "connection lost": Failure(
-        java(f"{DRIVER}.connection.ClosedConnectionException: Lost connection"),
-        errors.StoreUnavailable,
-        ("(ClosedConnection)",),
-    ),
-    "no session": Failure(
-        java("java.io.IOException: Failed to open native connection to Cassandra at {127.0.0.1:1}"),
-        errors.StoreUnavailable,
-        ("(no connection)",),
-    ),
-    "tls": Failure(
-        java("javax.net.ssl.SSLHandshakeException: PKIX path building failed"),
-        errors.ConfigurationError,
-        ("tls_ca_file of [cassandra]",),
     ),
     "memory": Failure(
         java("java.lang.OutOfMemoryError: Java heap space"), errors.SparkEnded, ("raise spark.driver_memory",)
@@ -123,13 +77,6 @@ FAILURES = {
         java("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"),
         errors.SparkEnded,
         ("a Python worker of Spark ended",),
-    ),
-    "no table": Failure(
-        java(
-            "java.io.IOException: Couldn't find shop.messages or any similarly named keyspace and table pairs"
-        ),
-        errors.ConfigurationError,
-        ("table shop.messages is not there, or the user may not see it",),
     ),
     "storage refused": Failure(
         java(

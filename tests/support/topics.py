@@ -60,7 +60,6 @@ class Shop:
             "[kafka]",
             f'bootstrap_servers = ["127.0.0.1:{self.kafka.port}"]',
             "[spark]",
-            f"jars = {toml_value(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
             f"conf = {toml_value(FEW_ROWS)}",
             "[storage]",
             'root = "data"',

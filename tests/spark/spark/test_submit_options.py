@@ -21,8 +21,7 @@ spark.stop()
 def test_options_of_submit_decide_the_session(tmp_path):
     """The options' master holds instead of the configuration's, and values keep their blanks."""
     config = tmp_path / "tagmill.toml"
-    jars = ROOT / "build" / "jars" / "spark"
-    config.write_text(f'[spark]\nmaster = "spark://nowhere:1"\njars = "{jars}"\ndriver_memory = "1g"\n')
+    config.write_text('[spark]\nmaster = "spark://nowhere:1"\ndriver_memory = "1g"\n')
     options = "--master local[1] --conf 'spark.tagmill.test=two words' pyspark-shell"
     environment = {**os.environ, SUBMIT_ARGUMENTS: options, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", JOB, str(config)]

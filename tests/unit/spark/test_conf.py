@@ -9,7 +9,6 @@ import pytest
 from local.layout import ROOT
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
-from tagmill.spark.connector_jars import EXCLUDED, PACKAGES, PYSPARK, jars_conf
 from tagmill.spark.session import (
     FEW_ROWS,
     FIRST_COMPILER,
@@ -94,28 +93,26 @@ def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
     assert "SharedArchiveFile" not in options(apart, archive='class_archive = "classes.jsa"')
 
 
-def test_jars_left_out_are_fetched_by_spark(tmp_path: Path) -> None:
-    """Spark fetches Tagmill's packages, and next to them those that the configuration names."""
-    file = tmp_path / "tagmill.toml"
-    file.write_text('[spark.conf]\n"spark.jars.packages" = "org.a:b:1"\n"spark.jars.excludes" = "org.c:d"\n')
-    conf = spark_conf(Settings.load(file))
-    assert conf["spark.jars.packages"].split(",") == [*PACKAGES, "org.a:b:1"]
-    assert conf["spark.jars.excludes"].split(",") == [*EXCLUDED, "org.c:d"]
-    assert "spark.jars" not in conf
+def test_no_jars_are_needed() -> None:
+    conf = spark_conf(Settings())
+    assert not [key for key in conf if key.startswith("spark.jars")]
 
 
-def test_jars_of_a_folder_are_not_fetched(tmp_path: Path) -> None:
-    """A folder of jars is used as it is; jars that `spark.conf` names stand for it."""
+@pytest.mark.parametrize("given", [None, "/a.jar"])
+def test_jars_of_folder_are_used_unless_named(given: str | None, tmp_path: Path) -> None:
     (tmp_path / "one.jar").touch()
-    for given, jars in ((None, f"{tmp_path}/one.jar"), ("/a.jar", "/a.jar")):
-        conf = jars_conf(tmp_path, {"spark.jars": given} if given else {})
-        assert conf == {"spark.jars": jars}
-    with pytest.raises(ConfigurationError, match="there are no jars in .*/empty. Nothing was started"):
-        jars_conf(tmp_path / "empty", {})
+    settings = Settings.model_validate(
+        {"spark": {"jars": tmp_path, "conf": {"spark.jars": given} if given else {}}}
+    )
+    assert spark_conf(settings)["spark.jars"] == (given or f"{tmp_path}/one.jar")
 
 
-def test_pyspark_version_is_that_of_its_packages() -> None:
-    """The extra `spark` installs the PySpark that the Kafka source is made for."""
+def test_folder_without_jars_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"there are no jars in {tmp_path}. Nothing was started"):
+        spark_conf(Settings.model_validate({"spark": {"jars": tmp_path}}))
+
+
+def test_pyspark_version_is_that_of_extra() -> None:
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert f"pyspark=={PYSPARK}" in content["project"]["optional-dependencies"]["spark"]
 
