@@ -20,8 +20,7 @@ from bench.measure import Measured, measure, medians
 
 SCANS = "scan of both tables"
 SCAN = (
-    "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import session; "
-    "from tagmill.spark.connector import table;"
+    "import sys; from tagmill.config.settings import Settings; from bench.connector import session, table;"
     "spark = session(Settings.load(sys.argv[1]));"
     "[table(spark, sys.argv[2], name).write.format('noop').mode('overwrite').save() for name in "
     "('messages', 'tag_views')]"

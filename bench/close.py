@@ -31,7 +31,7 @@ import psutil
 import pyarrow as pa
 import structlog
 
-from bench.deliver import HOME, PORTS, ROOT, stack_up
+from bench.deliver import HOME, PORTS, stack_up
 from bench.measure import measure
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
@@ -248,7 +248,7 @@ def _settings(name: str, tags: int) -> Settings:
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_close_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\n[storage]\nroot = "{HOME}/data-close-{name}"\n'
+        f'[spark]\n[storage]\nroot = "{HOME}/data-close-{name}"\n'
         f'[pipelines.{PIPELINE}]\nkeyspace = "close_{name}"\nbucket_size = "Hour"\n'
         f"tags = {json.dumps([f'tag-{tag}' for tag in range(tags)])}\n"
         f'first_time_bucket = "{first:%Y%m%dT%H}:00"\ndestination = "close_{name}"\n',

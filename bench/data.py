@@ -8,6 +8,7 @@ events-by-tag off.
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.connector import CASSANDRA
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.domain.timeuuid import GREGORIAN_TICKS
@@ -118,7 +119,7 @@ def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, r
 def append(rows: DataFrame, keyspace: str, table: str) -> None:
     """Write rows into a table with the Spark Cassandra connector."""
     options = {"keyspace": keyspace, "table": table, **WRITE}
-    rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()
+    rows.write.format(CASSANDRA).options(**options).mode("append").save()
 
 
 def _payload(first_column: str, second_column: str) -> Column:

@@ -78,7 +78,7 @@ def config_of(
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = '
+        f"[spark]\ndriver_memory = "
         f'"{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
         + (f'class_archive = "{ROOT}/build/spark-classes.jsa"\n' if class_archive else "")
         + f'[storage]\nroot = "{HOME}/data-{name}"\n'
@@ -98,7 +98,7 @@ def written(config: Path, keyspace: str, rows: int, by: str) -> None:
     compaction.
     """
     code = (
-        "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import "
+        "import sys; from tagmill.config.settings import Settings; from bench.connector import "
         "session; from bench import data;"
         f"s = Settings.load(sys.argv[1]); data.{by}(s, session(s), sys.argv[2], int(sys.argv[3]))"
     )

@@ -102,7 +102,7 @@ def _config() -> Path:
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_bench_kafka"\n'
         f'[kafka]\nbootstrap_servers = ["127.0.0.1:{PORTS["kafka"]}"]\n'
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\n[storage]\nroot = '
+        f'[spark]\ndriver_memory = "1500m"\n[storage]\nroot = '
         f'"{HOME}/data-kafka"\n'
         f'[pipelines.bench]\nkind = "kafka_journal"\nkeyspace = "{KEYSPACE}"\ntopics = ["bench"]\n',
         encoding="utf-8",

@@ -13,12 +13,10 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.connector import BATCHES, CASSANDRA, session, table
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.ledger.schema import statements
-from tagmill.spark.cassandra_append import BATCHES
-from tagmill.spark.connector import CASSANDRA, table
-from tagmill.spark.session import session
 
 TOPIC, PARTITIONS, IDS, AT_ONCE, MARK_EVERY = "bench", 4, 20_000, 2, 20
 

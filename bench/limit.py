@@ -15,13 +15,12 @@ import clickhouse_connect
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from bench.connector import session, table
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import INSERT_SETTINGS
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views.model import ScanUnit, Slice
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
-from tagmill.spark.connector import table
-from tagmill.spark.session import session
 
 TYPES = {
     "text": "String",

@@ -112,7 +112,7 @@ def _config() -> Path:
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_bench_topics"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n[kafka]\nbootstrap_servers = "
         f'["127.0.0.1:{PORTS["kafka"]}"]\n'
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = '
+        f'[spark]\ndriver_memory = "1500m"\nclass_archive = '
         f'"{class_archive.FILE}"\n'
         f'[storage]\nroot = "{HOME}/data-topics"\n'
         '[pipelines.bench]\nkind = "topic"\ntopics = ["bench"]\nformat = "json"\ndestination = '

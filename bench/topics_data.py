@@ -34,7 +34,6 @@ from tagmill.ledger import schema
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
-from tagmill.spark.cassandra_append import append
 from tagmill.spark.session import session
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
@@ -185,12 +184,9 @@ def known(settings: Settings, ids: str) -> None:
         F.lit(b"x" * BYTES).alias("payload"),
         F.lit(0).cast("bigint").alias("run"),
     )
-    append(
-        rows.repartition(64, "shard").sortWithinPartitions("shard", "unique_id"),
-        settings.cassandra.ledger_keyspace,
-        "deduplication",
-        1,
-    )
+    with Cassandra(settings.cassandra) as cassandra:
+        table = CassandraTable(cassandra, settings.cassandra.ledger_keyspace, "deduplication")
+        table.append(rows.repartition(64, "shard").sortWithinPartitions("shard", "unique_id"), 1)
     spark.stop()
 
 

@@ -210,7 +210,7 @@ def prepare(name: str, *parts: str, views: str = "tagmill", append: str = "appen
     config(name).write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = '
+        f"[spark]\nclass_archive = "
         f'"{class_archive.FILE}"\ndriver_memory = "1500m"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
         f'[pipelines.bench]\nkeyspace = "{name}"\nbucket_size = "Hour"\ntags = ["tag-0"]\n'

@@ -14,12 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench import data
+from bench.connector import BATCHES, CASSANDRA, session, table
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.ledger.schema import create_journal
-from tagmill.spark.cassandra_append import BATCHES
-from tagmill.spark.connector import CASSANDRA, table
-from tagmill.spark.session import session
 
 VIEW_KEY = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 

@@ -15,6 +15,7 @@ from tagmill.spark.session import (
     HOT,
     JAVA_OPTIONS,
     NEWEST_PYTHON,
+    PYSPARK,
     require_python,
     spark_conf,
 )
