@@ -19,7 +19,8 @@ from cassandra.parsing import ParseDesc
 from cassandra.protocol import cython_protocol_handler
 
 from tagmill.cassandra.arrow_values import Values, as_arrow
-from tagmill.cassandra.client import PASSING, Cassandra, explained
+from tagmill.cassandra.client import PASSING, Cassandra, connected, explained
+from tagmill.config.settings import CassandraSettings
 from tagmill.errors import TagmillError
 
 # Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth
@@ -155,6 +156,17 @@ class _Query:
             return self.asked.result()
         except PASSING:
             return self.reader.cassandra.retried(lambda: self._ask().result())
+
+
+_kept = dict[bool, tuple[Cassandra, Pages]]()
+
+
+def kept_pages(settings: CassandraSettings, *, own: bool = False) -> Pages:
+    """Return the pages of this process's connection, which a Python worker of Spark keeps for its later tasks."""
+    cassandra = connected(settings)
+    if own not in _kept or _kept[own][0] is not cassandra:
+        _kept[own] = cassandra, Pages(cassandra, own=own)
+    return _kept[own][1]
 
 
 def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | None:

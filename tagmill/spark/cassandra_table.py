@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tagmill.cassandra.arrow_values import arrow_type, with_texts
 from tagmill.cassandra.bulk_writer import Target, write_rows
 from tagmill.cassandra.client import Cassandra, connected
-from tagmill.cassandra.paging import Pages, token_ranges
+from tagmill.cassandra.paging import Pages, kept_pages, token_ranges
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
@@ -54,7 +54,7 @@ class _Reading:
 
     def pages(self) -> Pages:
         """Return the pages of the task's connection."""
-        return Pages(connected(self.settings), own=self.is_own)
+        return kept_pages(self.settings, own=self.is_own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +189,11 @@ def _scan(
     query: str,
     ranges: Sequence[tuple[int | None, int | None]],
 ) -> Iterator[pa.RecordBatch]:
-    with reading.pages() as pages:
-        for batch in numbers:
-            for number in batch["id"].to_pylist():
-                bounds = () if ranges[number][0] is None else ranges[number]
-                yield from map(with_texts, pages.of(query, *bounds))
+    pages = reading.pages()
+    for batch in numbers:
+        for number in batch["id"].to_pylist():
+            bounds = () if ranges[number][0] is None else ranges[number]
+            yield from map(with_texts, pages.of(query, *bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class _LookUp:
 
     def joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each key with the key's columns, in the order of the keys."""
-        with self.reading.pages() as pages:
-            for batch in batches:
-                for keys in _distinct(batch, self.on):
-                    yield from self._of(pages, keys)
+        pages = self.reading.pages()
+        for batch in batches:
+            for keys in _distinct(batch, self.on):
+                yield from self._of(pages, keys)
 
     def _of(self, pages: Pages, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         place_of = _Places(keys, self.on)

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import row_groups
-from tagmill.cassandra.client import Cassandra, connected
-from tagmill.cassandra.paging import Pages, token_ranges
+from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.paging import Pages, kept_pages, token_ranges
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.runs.parquet_files import write_file, write_table
@@ -91,11 +91,11 @@ def _scan(
     settings: CassandraSettings,
     ranges: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    with Pages(connected(settings)) as pages:
-        bounds = (
-            between
-            for part in ranges
-            for between in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True)
-        )
-        rows = (page for low, high in bounds for page in scan.rows_between(pages, low, high))
-        yield from target.write_rows(convert(page) for page in rows)
+    pages = kept_pages(settings)
+    bounds = (
+        between
+        for part in ranges
+        for between in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True)
+    )
+    rows = (page for low, high in bounds for page in scan.rows_between(pages, low, high))
+    yield from target.write_rows(convert(page) for page in rows)

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import row_groups
-from tagmill.cassandra.client import connected
-from tagmill.cassandra.paging import Pages
+from tagmill.cassandra.paging import Pages, kept_pages
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.tag_views.file_summaries import COLUMNS, SUMMARY, FileTotal, Windows, summary, total_of
 from tagmill.delivery.tag_views.model import ScanUnit
@@ -107,12 +106,12 @@ class StagedRun:
 
 
 def _stage(staging: Staging, units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with Pages(connected(staging.cassandra)) as pages:
-        for batch in units:
-            for document in batch["unit"].to_pylist():
-                unit = ScanUnit.model_validate_json(document)
-                totals = [json.dumps(asdict(total)) for total in _written(staging, pages, unit)]
-                yield pa.RecordBatch.from_pydict({"total": totals}, TOTALS)
+    pages = kept_pages(staging.cassandra)
+    for batch in units:
+        for document in batch["unit"].to_pylist():
+            unit = ScanUnit.model_validate_json(document)
+            totals = [json.dumps(asdict(total)) for total in _written(staging, pages, unit)]
+            yield pa.RecordBatch.from_pydict({"total": totals}, TOTALS)
 
 
 def _total(line: Iterable[str]) -> FileTotal:
