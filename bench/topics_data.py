@@ -34,6 +34,7 @@ from tagmill.ledger import schema
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.session import session
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20

@@ -28,7 +28,7 @@ from tagmill.spark import connector, session
 from tests.conftest import SettingsFactory
 from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
-from tests.support.delivery import deliver, known_to_spark, tagmill
+from tests.support.delivery import deliver, tagmill
 from tests.support.leases import free_lease
 
 # Ids of the tables that the session, which all tests share, has learned of: asking costs 40 ms a table.
@@ -127,7 +127,6 @@ class Delivery:
         from tagmill.delivery.tag_views import steps
 
         owner = dead_process()
-        known_to_spark(self.settings, self.pipeline, self.spark)
         planned = steps.plan(self.settings, self.pipeline, owner=owner)
         assert planned["state"] == "PLANNED", planned
         steps.seal(

@@ -65,7 +65,7 @@ def test_build_node_stops_one_true_line(
         ended = running.end()
     finally:
         one.stack.cassandra.start()
-        is_back(one.stack, spark)
+        is_back(one.stack)
     assert ended.code == 75 and ended.err.count("\n") == 1, ended.err
     assert words in ended.err or "Run the same command again" in ended.err
     # Without Spark, what fails while it reads says that every step is safe to repeat.

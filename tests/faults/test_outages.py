@@ -21,7 +21,7 @@ from tagmill.config.settings import CassandraSettings
 
 
 @contextmanager
-def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
+def away(stack: Any, seconds: float) -> Iterator[None]:
     """Stop Cassandra for the block and start it again `seconds` after the block has begun."""
     stack.cassandra.stop()
     back = threading.Thread(target=lambda: (time.sleep(seconds), stack.cassandra.start()))
@@ -30,11 +30,11 @@ def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
         yield
     finally:
         back.join()
-        is_back(stack, spark)
+        is_back(stack)
 
 
-def is_back(stack: Any, spark: Any) -> None:
-    """Wait until the tests' own session works again, and drop the connector's cached connections."""
+def is_back(stack: Any) -> None:
+    """Wait until the tests' own session works again."""
     for attempt in Retrying(
         retry=retry_if_exception_type((NoHostAvailable, DriverException)),
         stop=stop_after_delay(120),
@@ -43,16 +43,13 @@ def is_back(stack: Any, spark: Any) -> None:
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
             refresh_schema(stack.session.cluster)
-    # Spark's own connection would find the node only after a minute; without its cache the next test opens a
-    # new one.
-    spark._jvm.com.datastax.spark.connector.cql.CassandraConnector.evictCache()
 
 
 @pytest.mark.parametrize(
     "instant", ["seal.staged", pytest.param("close.before_progress", marks=pytest.mark.long)]
 )
 def test_run_cassandra_restarts_delivers_once(
-    instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    instant: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """Restart Cassandra while a run waits at an instant; this command or the next one finishes."""
     expected = undisturbed("gap-middle")
@@ -60,7 +57,7 @@ def test_run_cassandra_restarts_delivers_once(
     if not instant.startswith("seal"):
         one.sealed()
     running = one.deliver(at=instant)
-    with away(one.stack, spark, 4):
+    with away(one.stack, 4):
         ended = running.end()
     assert ended.code in (0, 75), ended
     if ended.code == 75:
@@ -73,7 +70,7 @@ def test_run_cassandra_restarts_delivers_once(
 @pytest.mark.long
 @pytest.mark.parametrize("instant", ["seal.begun", pytest.param("push.after_insert", marks=pytest.mark.long)])
 def test_run_cassandra_away_ends_then_next_finishes(
-    instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    instant: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """Stop Cassandra for longer than the command waits: it ends with 75, and the next one finishes."""
     expected = undisturbed("gap-middle")
@@ -86,7 +83,7 @@ def test_run_cassandra_away_ends_then_next_finishes(
         ended = running.end()
     finally:
         one.stack.cassandra.start()
-        is_back(one.stack, spark)
+        is_back(one.stack)
     assert ended.code == 75, ended
     assert "Cassandra" in ended.error
     one.finish()
@@ -108,7 +105,7 @@ def test_write_rows_node_restarts_prepares_again(stack: Any, spark: Any) -> None
             yield pa.table({"k": pa.array(range(first, first + 100), pa.int32()), "v": [b"x" * 50_000] * 100})
             if first == 0:
                 stack.session.execute("TRUNCATE system.prepared_statements")
-                away_for_some_time.enter_context(away(stack, spark, 3))
+                away_for_some_time.enter_context(away(stack, 3))
 
     with (
         ExitStack() as away_for_some_time,

@@ -6,15 +6,16 @@ One node can't answer at THREE, so a read at THREE fails and a read at LOCAL_QUO
 import pytest
 
 from tagmill.cassandra import client as stores
+from tagmill.cassandra.client import Cassandra
 from tagmill.errors import StoreUnavailable
 from tagmill.journal.event_store import JournalStore
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
-from tagmill.spark.connector import table
-from tagmill.spark.session import READS_AT, application_reads, spark_conf
-from tests.support.delivery import known_to_spark, only
+from tagmill.spark.cassandra_table import CassandraTable
+from tagmill.spark.errors import explained
+from tests.support.delivery import only
 
 
 @pytest.fixture
@@ -54,22 +55,15 @@ def test_ledger_read_at_local_quorum_journal_as_configured(configured):
 
 def test_spark_reads_the_same_way(configured, spark):
     """Read through Spark with the same two consistency levels."""
-    name = only(configured)
-    chosen = configured.pipeline(name)
-    known_to_spark(configured, name, spark)
-    conf = {READS_AT: spark_conf(configured)[READS_AT], **application_reads(configured)}
-    before = {key: spark.conf.get(key, None) for key in conf}
-    try:
-        for key, value in conf.items():
-            spark.conf.set(key, value)
-        progress = table(spark, configured.cassandra.ledger_keyspace, "progress").where(
-            f"pipeline = '{name}'"
-        )
-        assert progress.count() == 0
-        with pytest.raises(Exception, match=r"(?s)consistency THREE|requires 3"):
-            table(
-                spark, chosen.keyspace, chosen.view_table, **{"spark.cassandra.query.retry.count": "0"}
-            ).collect()
-    finally:
-        for key, value in before.items():
-            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+    journal = configured.pipeline(only(configured)).journal
+    with Cassandra(configured.cassandra) as cassandra:
+        ledger = CassandraTable(cassandra, configured.cassandra.ledger_keyspace, "holds")
+        assert ledger.rows(spark, "pipeline").where(f"pipeline = '{only(configured)}'").count() == 0
+        view = CassandraTable(cassandra, journal.keyspace, journal.view)
+        keys = spark.createDataFrame([("t", 0)], "tag_name string, timebucket long")
+        for rows in (
+            view.rows(spark, "tag_name"),
+            view.rows_of(keys, ["tag_name", "timebucket"], "timestamp"),
+        ):
+            with pytest.raises(StoreUnavailable), explained("Cassandra"):
+                rows.collect()

@@ -22,7 +22,6 @@ from tests.support.delivery import (
     as_row,
     clickhouse_rows,
     deliver,
-    known_to_spark,
     only,
     shown_first,
     state,
@@ -94,7 +93,6 @@ class Viewed:
     def sealed(self):
         """Plan and seal a run."""
         planned = steps.plan(self.settings, self.name, owner=OWNER)
-        known_to_spark(self.settings, self.name, self.spark)
         steps.seal(
             self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: self.spark
         )

@@ -23,7 +23,6 @@ from tests.support.delivery import (
     as_row,
     clickhouse_rows,
     deliver,
-    known_to_spark,
     only,
     tagmill,
     verdicts,
@@ -137,7 +136,6 @@ def test_delivery_under_a_ttl_is_whole(dropping):
             raise Crashed
 
     planned = steps.plan(dropping.settings, dropping.name, owner=OWNER)
-    known_to_spark(dropping.settings, dropping.name, dropping.spark)
     steps.seal(
         dropping.settings,
         dropping.name,

@@ -36,7 +36,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     delivered_first,
-    known_to_spark,
     manifests,
     only,
     tagmill,
@@ -300,7 +299,6 @@ def test_erase_refused_while_other_work_unfinished(applied):
     """
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     case.write(of("kept", [4], begin=soon()))
-    known_to_spark(case.settings, case.name, case.spark)
     steps.plan(case.settings, case.name, owner=OWNER)
     case.free()
     with raises(WorkUnfinished, pipeline=case.name, run=2):

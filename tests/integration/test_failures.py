@@ -27,7 +27,7 @@ from tagmill.operations.catalogue import BY_NAME
 from tagmill.spark import bulk_load, session
 from tests.conftest import FEW_ROWS, SettingsFactory
 from tests.support import breaking, restoring
-from tests.support.delivery import known_to_spark, only, tagmill
+from tests.support.delivery import only, tagmill
 from tests.support.sparkfailures import FAILURES, BrokenSpark, SparkFailure
 from tests.support.topics import Shop, checked_verdict, made
 
@@ -281,7 +281,6 @@ def test_command_driver_fails_one_line_right_status(fixture, spark, monkeypatch)
     assert_unchanged(before, fixture.contents(settings))
     planned = steps.plan(settings, name, owner=this_process())
     at = (planned["run"], planned["fence"])
-    known_to_spark(settings, name, spark)
     steps.seal(settings, name, *at, owner=this_process(), spark=lambda: spark)
     before = fixture.contents(settings)
     pushing = {"clickhouse": f"raw_insert .*{name}", "disk": "part|batch"}

@@ -20,7 +20,6 @@ from tests.support.delivery import (
     deliver,
     finish,
     holds,
-    known_to_spark,
     only,
     shown_first,
     state,
@@ -52,7 +51,6 @@ class Delivery:
         self.settings = settings(journal.keyspace, **keys)
         self.name = only(self.settings)
         schema.apply(self.settings)
-        known_to_spark(self.settings, self.name, spark)
         self.files = RunFiles(self.settings.storage.root)
 
     def planned(self):

@@ -17,7 +17,7 @@ from tagmill.onboarding.draft import plain_name
 from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.support.building import recorded
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, known_to_spark, only, stored, tagmill
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, only, stored, tagmill
 from tests.support.kafka import Topic, create
 
 CASE = "minute-buckets"
@@ -94,7 +94,6 @@ def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_p
     code, said, error = tagmill(file, "explain", "-p", plain_name(topic.name))
     assert code == 0 and f"Run 1 reads up to {sent + 3} records" in said, error
     assert stored(settings, journal) == before
-    known_to_spark(settings, journal, shared)
     connector.await_tables(
         shared, LEDGER, dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
     )

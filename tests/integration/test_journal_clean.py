@@ -14,7 +14,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     delivered_first,
-    known_to_spark,
     only,
     tagmill,
     verdicts,
@@ -424,7 +423,6 @@ def test_clean_refused_during_delivery_or_open_run(applied):
     case.journal.both([event("r", 4, datetime.now(UTC))])
     from tagmill.delivery.tag_views import steps
 
-    known_to_spark(case.settings, case.name, case.spark)
     planned = steps.plan(case.settings, case.name, owner="cli/x/1/1")
     free_lease(case.session, case.name)
     with raises(WorkUnfinished, pipeline=case.name, run=planned["run"]):

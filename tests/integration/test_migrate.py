@@ -25,7 +25,7 @@ from tests.integration.test_rebuild import changes
 from tests.support import legacy
 from tests.support.auditing import audited
 from tests.support.building import recorded, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import SECOND, offset
 
@@ -53,7 +53,6 @@ def old_journal(stack):
 def migrated(settings, spark, *steps, tables=("messages",), dry_run=False, **options):
     """Apply the schema, migrate with these steps and options, and return the migration's report."""
     schema.apply(settings)
-    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
     plan = Plan.of(steps, dry_run=dry_run, **options)
     return migrate(settings, only(settings), plan, owner=OWNER, spark=spark, dry_run=dry_run)
 
@@ -191,7 +190,6 @@ def test_migrate_job_dry_run_prints_and_reports(
 ):
     configured = settings(old_journal(), case=CASE)
     schema.apply(configured)
-    known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
     monkeypatch.setattr(job, "session_when_asked", lambda *_, **__: nullcontext(lambda: spark))
     report, name = tmp_path / "report.json", only(configured)
     arguments = [

@@ -25,7 +25,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     holds,
-    known_to_spark,
     only,
     quality,
     shown_first,
@@ -54,7 +53,6 @@ def pipeline(journal, settings, spark):
             written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys
         )
         schema.apply(configured)
-        known_to_spark(configured, only(configured), spark)
         return written, configured, only(configured)
 
     return make

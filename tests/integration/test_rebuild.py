@@ -28,7 +28,7 @@ from tagmill.views.selection import Selection
 from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import events, offset, this_hour
 
@@ -38,10 +38,8 @@ BEGIN = this_hour() - timedelta(hours=5)
 
 
 def prepared(settings, spark):
-    """Apply the schema, make the tables known to Spark, and return the settings."""
+    """Apply the schema, and return the settings."""
     schema.apply(settings)
-    tables = ("messages", "tag_views", "tag_write_progress", "metadata")
-    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
     return settings
 
 

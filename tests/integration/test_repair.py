@@ -26,7 +26,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     holds,
-    known_to_spark,
     manifests,
     only,
     shown_first,
@@ -211,7 +210,6 @@ def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
     """Show what a repair would change, in a dry run or before the question, and change it only for a yes."""
     pipeline = repaired(records := small())
     pipeline.deliver()
-    known_to_spark(pipeline.settings, pipeline.name, spark)
     monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
     pipeline.remove(records[3])
     (lost,) = [batch for batch in manifests(pipeline.settings, pipeline.name)[0].batches if batch.tag == "u"]

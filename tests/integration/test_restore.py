@@ -27,7 +27,6 @@ from tests.support.delivery import (
     as_row,
     clickhouse_rows,
     deliver,
-    known_to_spark,
     only,
     state,
     tagmill,
@@ -113,7 +112,6 @@ def test_close_with_foreign_deletion_stays_sealed(world):
     world.write()
     planned = steps.plan(world.settings, world.name, owner=OWNER)
     run, fence = planned["run"], planned["fence"]
-    known_to_spark(world.settings, world.name, world.spark)
     steps.seal(world.settings, world.name, run, fence, owner=OWNER, spark=lambda: world.spark)
     steps.push(world.settings, world.name, run, fence, owner=OWNER)
     world.session.execute(
@@ -166,7 +164,6 @@ def test_restore_waits_for_sealed_run(world):
     world.write()
     planned = steps.plan(world.settings, world.name, owner=OWNER)
     at = (planned["run"], planned["fence"])
-    known_to_spark(world.settings, world.name, world.spark)
     steps.seal(world.settings, world.name, *at, owner=OWNER, spark=lambda: world.spark)
     copied = restoring.copy(world.session, world.ledger)
     for _ in range(2):

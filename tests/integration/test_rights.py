@@ -86,25 +86,12 @@ def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let commands of this process log in as the worker, with the session that all tests share for that
-    Cassandra.
-    """
+def as_worker(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands of this process log in as the worker, with the session that all tests share."""
     monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
-    own = {
-        "spark.cassandra.connection.port": str(guarded.factory.stack.cassandra.port),
-        "spark.cassandra.auth.username": WORKER,
-        "spark.cassandra.auth.password": PASSWORD,
-    }
-    before = {key: spark.conf.get(key, None) for key in own}
-    for key, value in own.items():
-        spark.conf.set(key, value)
     monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
-    yield
-    for key, value in before.items():
-        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 def applied(settings: Settings) -> None:

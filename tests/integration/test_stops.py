@@ -19,7 +19,6 @@ from tests.support.delivery import (
     deliver,
     delivered_first,
     holds,
-    known_to_spark,
     only,
     quality,
     state,
@@ -39,7 +38,6 @@ def stopped(settings, spark, *, held=()):
     schema.apply(settings)
     name = only(settings)
     planned = steps.plan(settings, name, owner=OWNER)
-    known_to_spark(settings, name, spark)
     with raises(DataQualityStop, pipeline=name, run=planned["run"]) as error:
         steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=lambda: spark)
     assert clickhouse_rows(settings, name) == [] and {
@@ -126,7 +124,6 @@ def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatc
     )
     name = only(configured)
     schema.apply(configured)
-    known_to_spark(configured, name, spark)
     monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
     code, _, said = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
     (said,) = [

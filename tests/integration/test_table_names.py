@@ -21,7 +21,7 @@ from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
 from tests.support.auditing import audited
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, ids, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, ids, only
 from tests.support.erasing import erased
 from tests.support.events import Journal, events, this_hour
 from tests.support.journal_cleaning import cleaned
@@ -61,7 +61,6 @@ def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
     schema.apply(configured)
     records = [row for pid in ("a", "b", "c") for row in events(pid, range(1, 8), BEGIN)]
     journal.messages(records)
-    known_to_spark(configured, name, spark, (*NAMES.values(), "tag_write_progress"), LEDGER)
     assert rebuild_ids(configured, name, spark=spark).message.startswith(
         f"{renamed.keyspace}.pids: 3 added; 0 were listed"
     )

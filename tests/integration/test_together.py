@@ -16,7 +16,7 @@ from tagmill.errors import StoreUnavailable
 from tagmill.ledger import schema
 from tests.conftest import toml_value
 from tests.support.building import recorded
-from tests.support.delivery import OWNER, Unstoppable, as_row, clickhouse_rows, known_to_spark, tagmill
+from tests.support.delivery import OWNER, Unstoppable, as_row, clickhouse_rows, tagmill
 from tests.support.events import events, this_hour
 from tests.support.kafka import Topic, create
 
@@ -72,9 +72,6 @@ def shop(stack, kafka, journal, keyspace, settings, spark, tmp_path):
     destination_table.apply(configured)
     stack.rows(f"DROP TABLE {names['broken']}")
     stack.rows(f"CREATE TABLE {names['broken']} (a Int64) ENGINE = MergeTree ORDER BY a")
-    known_to_spark(
-        configured, built_name, spark, ("messages", "tag_views", "tag_write_progress"), ("view_progress",)
-    )
     return file, configured, names
 
 

@@ -19,7 +19,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     finish,
-    known_to_spark,
     manifests,
     only,
     shown_first,
@@ -59,7 +58,6 @@ class Delivery:
     def sealed(self):
         """Plan and seal a run; return its number and fence."""
         run = self.planned()
-        known_to_spark(self.settings, self.name, self.spark)
         steps.seal(self.settings, self.name, run["run"], run["fence"], owner=OWNER, spark=lambda: self.spark)
         return run
 

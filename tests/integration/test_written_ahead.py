@@ -24,7 +24,6 @@ from tests.support.delivery import (
     clickhouse_rows,
     deliver,
     delivered_first,
-    known_to_spark,
     only,
 )
 from tests.support.erasing import erased
@@ -69,7 +68,6 @@ def written(journal, settings, spark):
     schema.apply(configured)
     for name in IDS:
         one.messages(events(name, range(1, 4), BEGIN))
-    known_to_spark(configured, only(configured), spark, TABLES, LEDGER)
 
     def run(operation, *arguments, **options):
         return operation(configured, only(configured), *arguments, owner=OWNER, spark=spark, **options)

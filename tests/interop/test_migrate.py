@@ -12,7 +12,7 @@ import pytest
 from tagmill.ledger import schema
 from tagmill.views.migrate import migrate
 from tagmill.views.migration_plan import Plan
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, only
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
@@ -37,7 +37,6 @@ WRITE = (
 def migrated(settings, spark, **options):
     """Apply the schema, migrate with the application offline, and return the report."""
     schema.apply(settings)
-    known_to_spark(settings, only(settings), spark, ("messages",), ("view_progress", "cleaned_buckets"))
     return migrate(settings, only(settings), Plan.of(offline=True, **options), owner=OWNER, spark=spark)
 
 

@@ -13,7 +13,7 @@ from tagmill.views.model import VIEW_KEY
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
 from tests.support.building import VIEWS, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, only
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
@@ -33,11 +33,8 @@ OWN_NAMES = [
 
 
 def rebuilt(settings, spark):
-    """Apply the schema, make the tables known to Spark, and rebuild the view."""
+    """Apply the schema, and rebuild the view."""
     schema.apply(settings)
-    tables = settings.pipeline(only(settings)).journal
-    names = (tables.messages, tables.view, tables.metadata, "tag_write_progress")
-    known_to_spark(settings, only(settings), spark, names, ("view_progress", "cleaned_buckets"))
     return rebuild(settings, only(settings), Selection(), owner=OWNER, spark=spark)
 
 

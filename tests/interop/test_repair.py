@@ -8,7 +8,7 @@ from tagmill.audit.repair import audit_and_repair
 from tagmill.ledger import schema
 from tests.interop.conftest import Peer
 from tests.support import damage
-from tests.support.delivery import OWNER, clickhouse_rows, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, only
 
 
 @pytest.mark.long
@@ -18,8 +18,6 @@ def test_the_plugin_reads_what_was_mended_for_it(stack, peer_programs, damaged_j
     plugin = Peer(peer_programs, stack.cassandra.port, made.keyspace)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
     schema.apply(configured)
-    ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
-    known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"), ledger)
     report, (done,) = audit_and_repair(
         configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test"
     )

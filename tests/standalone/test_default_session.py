@@ -15,7 +15,7 @@ from tagmill.views.selection import Selection
 from tests.conftest import SettingsFactory
 from tests.support.auditing import audited
 from tests.support.building import VIEWS, built, recorded, rows
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only
 from tests.support.rebucketing import in_buckets, rebucketed, same_rows
 from tests.support.topics import made
 
@@ -62,7 +62,6 @@ def test_view_jobs_in_default_session(stack, keyspace, settings, session):
     assert (report.findings, report.view, report.clickhouse) == ({}, len(expected), len(expected))
 
     stack.session.execute(f"TRUNCATE {journal}.tag_views")
-    known_to_spark(configured, name, session, ("messages", "tag_views", "metadata"), ("cleaned_buckets",))
     rebuild(configured, name, Selection(), owner=OWNER, spark=session)
     assert rows(stack, journal, "tag_views") == expected
 

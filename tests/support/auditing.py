@@ -18,7 +18,7 @@ from tagmill.cassandra.client import Cassandra, refresh_schema
 from tagmill.config.settings import Settings
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import AuditedBucket, CleanupLog
-from tests.support.delivery import OWNER, known_to_spark, only
+from tests.support.delivery import OWNER, only
 
 KEYS = {
     "messages": ("persistence_id", "partition_nr"), "tag_views": ("tag_name", "timebucket"), "tag_write_progress": ("persistence_id",),
@@ -65,10 +65,6 @@ def judged(settings: Settings) -> dict[tuple[str, int], AuditedBucket]:
 def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
     """Audit the only pipeline, and return the report."""
     name = only(settings)
-    ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
-    known_to_spark(
-        settings, name, spark, ("messages", settings.pipeline(name).view_table, "metadata"), ledger
-    )
     return audit(settings, name, owner=OWNER, spark=spark, **options)
 
 

@@ -10,7 +10,7 @@ from local.fixtures import Case
 from tagmill.config.settings import Settings
 from tagmill.ledger import schema
 from tagmill.views.build import build
-from tests.support.delivery import OWNER, known_to_spark, only
+from tests.support.delivery import OWNER, only
 
 VIEWS = ("tag_views", "tag_write_progress")
 
@@ -18,7 +18,6 @@ VIEWS = ("tag_views", "tag_write_progress")
 def built(settings: Settings, spark: Any, **options: Any) -> dict[str, Any]:
     """Apply the schema and build the views of the only pipeline's journal."""
     schema.apply(settings)
-    known_to_spark(settings, only(settings), spark, ("messages", *VIEWS), ("view_progress",))
     return build(settings, only(settings), owner=OWNER, spark=lambda: spark, **options)
 
 

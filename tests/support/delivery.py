@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -28,7 +28,6 @@ from tagmill.ledger import schema
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.storage import RunFiles
-from tagmill.spark import connector
 
 # The owner is a process that has ended, so that other owners may take over its unfinished work at once.
 OWNER = f"cli/{socket.gethostname()}/{2**30}/1"
@@ -96,27 +95,9 @@ def deliver(
 def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any]) -> dict[str, Any]:
     """Seal, push and close a planned run; return the result of the close."""
     run, fence = planned["run"], planned["fence"]
-    known_to_spark(settings, pipeline, spark)
     steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=lambda: spark)
     steps.push(settings, pipeline, run, fence, owner=OWNER)
     return steps.close(settings, pipeline, run, fence, owner=OWNER)
-
-
-def known_to_spark(
-    settings: Settings,
-    pipeline: str,
-    spark: Any,
-    journal: Sequence[str] = (),
-    ledger: Sequence[str] = ("progress",),
-) -> None:
-    """Wait until the Spark session that all tests share knows the tables.
-
-    `journal` names the journal's tables to wait for; without it, the view's table. `ledger` names those of
-    the ledger.
-    """
-    chosen = settings.pipeline(pipeline)
-    connector.await_tables(spark, chosen.keyspace, dict.fromkeys(journal or (chosen.view_table,), ()))
-    connector.await_tables(spark, settings.cassandra.ledger_keyspace, dict.fromkeys(ledger, ()))
 
 
 def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from tagmill.delivery.tag_views.model import Manifest
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.domain.batches.layout import NAMES
 from tagmill.runs.storage import RunFiles
-from tests.support.delivery import known_to_spark
 
 # Fields that name an attempt, or its files.
 OF_ATTEMPT = {"attempt", "sealed_at", "progress_file", "holds_file", "repairs_file", "sha256", "docs_page"}
@@ -32,7 +31,6 @@ def compared(spark: Any) -> Iterator[list[Manifest]]:
 
     def both(sealing: Sealing) -> Manifest | None:
         if (few := seal_few(sealing)) is not None:
-            known_to_spark(sealing.settings, sealing.plan.pipeline, spark)
             again = Sealing(sealing.workspace, sealing.plan, sealing.fence)
             # Every other time, Spark also finds the keys in doubt.
             most = many_rows.FEW_SUMMARIES if len(alike) % 2 else -1
