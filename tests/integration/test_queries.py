@@ -15,7 +15,7 @@ from tagmill.domain.timeuuid import from_datetime, ticks, to_datetime
 from tagmill.errors import ConfigurationError, EventsMissing, TerminalError, ViewNotBuilt
 from tagmill.queries import ReadJournal, by_persistence_id, by_tag, in_order
 from tagmill.spark import session
-from tests.support.delivery import known_to_spark, only, tagmill
+from tests.support.delivery import only, tagmill
 from tests.support.errors import raises
 from tests.support.events import SECOND, event, events, offset_at
 
@@ -30,13 +30,12 @@ HEALTHY = ["odd-names", "deleted-events", *OTHERS]
 
 @pytest.fixture
 def read_journal(settings, spark):
-    """Return read_journal(keyspace, tables, **keys), which makes a ReadJournal; keys are `case=…` or those of
-    the pipeline.
+    """Return read_journal(keyspace, **keys), which makes a ReadJournal; keys are `case=…` or those of the
+    pipeline.
     """
 
-    def make(name, tables=("tag_views", "messages"), **keys):
+    def make(name, **keys):
         configured = settings(name, **keys)
-        known_to_spark(configured, only(configured), spark, tables, ())
         return ReadJournal(spark, configured, only(configured))
 
     return make
@@ -353,7 +352,7 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
     bare = journal().keyspace
     stack.session.execute(f"DROP TABLE {bare}.tag_views")
     with pytest.raises(ConfigurationError, match=f"keyspace {bare} has no table tag_views"):
-        read_journal(bare, ("messages",), **HOUR).current_events_by_tag("t")
+        read_journal(bare, **HOUR).current_events_by_tag("t")
 
 
 def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
@@ -370,10 +369,7 @@ def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
 
 
 def test_the_example_of_the_documents_runs(keyspace, settings, spark, monkeypatch, capsys):
-    configured = settings(keyspace("orders"), case="orders", name="orders")
-    known_to_spark(
-        configured, "orders", spark, ("tag_views", "messages", "metadata", "all_persistence_ids"), ()
-    )
+    settings(keyspace("orders"), case="orders", name="orders")
     monkeypatch.setenv("TAGMILL_CONFIG", str(settings.file("orders")))
     made = runpy.run_path(str(ROOT / "docs" / "examples" / "queries.py"))
     assert made["journal"].current_persistence_ids().count() == 300
@@ -387,7 +383,6 @@ def test_the_example_of_the_documents_runs(keyspace, settings, spark, monkeypatc
 def test_the_command_shows_events(keyspace, settings, spark, monkeypatch):
     configured = settings(keyspace("orders", ("tag_views", "messages")), case="orders")
     file, expected = settings.file(only(configured)), Case("orders").delivered("order")
-    known_to_spark(configured, only(configured), spark, ("tag_views", "messages"), ())
     monkeypatch.setattr(session, "session", lambda *_, **__: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
     asked = ("--tag", "order", "--from", expected[9][2], "--limit", "3", "--json")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.queries import ReadJournal, in_order
-from tests.support.delivery import known_to_spark, only
+from tests.support.delivery import only
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 SMALL_PARTITIONS = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10")
@@ -40,7 +40,6 @@ def test_each_query_gives_what_the_plugins_gives(stack, peer, settings, spark):
     configured = settings(
         plugin.keyspace, tags=["tag-0", "tag-1"], bucket_size="Minute", first_time_bucket=FIRST
     )
-    known_to_spark(configured, only(configured), spark, ("tag_views", "messages"), ())
     journal = ReadJournal(spark, configured, only(configured))
 
     def delivered(events):
