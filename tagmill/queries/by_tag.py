@@ -1,7 +1,7 @@
 """Read events by tag from tag_views, bucket by bucket in Cassandra's own order, so that no sort is needed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -14,9 +14,9 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.queries import gaps
 from tagmill.queries.columns import PAYLOAD, as_events
 from tagmill.spark.columns import offset_ticks
-from tagmill.spark.connector import BY_PARTITION, table
 
 NUMBER = "tag_pid_sequence_nr"
+KEY = (ID, "sequence_nr", NUMBER, "timebucket", "offset")
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)
 # Buckets that one task reads; fewer if otherwise some cores would be idle.
 BUCKETS_PER_TASK = 256
@@ -34,63 +34,32 @@ class Span:
     until: int
 
 
-def events(spark: SparkSession, journal: JournalSchema, span: Span) -> DataFrame:
-    """Return the rows of a span as events.
+def events(
+    spark: SparkSession, journal: JournalSchema, span: Span, columns: Sequence[str] = COLUMNS
+) -> DataFrame:
+    """Return the events of a span with these columns, each bucket looked up by its key; an empty one costs a look-up.
 
-    Out: COLUMNS, one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset,
+    Out: one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset,
     persistence_id and number: that is the order of the offsets, unless a row is outside its bucket.
     """
     first, last = span.size.start(ticks(span.after)), span.size.start(span.until)
-    view = table(spark, journal.keyspace, journal.view_table).select(*_there(journal))
-    if ticks(span.after) > span.until:
-        return _as_events(view.where(F.lit(False)), journal)
-    parts = [_slice(view, span, first)]
-    if last - first > span.size.milliseconds:
-        parts.append(_between(spark, journal, span, first + span.size.milliseconds, last))
-    if last > first:
-        parts.append(_slice(view, span, last))
-    return _as_events(reduce(DataFrame.unionAll, parts), journal)
-
-
-def _there(journal: JournalSchema) -> list[str]:
-    return [name for name in VIEW_COLUMNS if name in journal.tables[journal.view_table]]
-
-
-def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
-    """Return the rows of one bucket within the span.
-
-    Cassandra compares the TimeUUIDs by time; Spark would compare them as text.
-    """
-    return view.where(
-        (F.col("tag_name") == span.tag)
-        & (F.col("timebucket") == timebucket)
-        & (F.col("timestamp") > F.lit(str(span.after)))
-        & (F.col("timestamp") <= F.lit(str(highest(span.until))))
-    )
-
-
-def _between(spark: SparkSession, journal: JournalSchema, span: Span, first: int, end: int) -> DataFrame:
-    """Return whole buckets from `first` to before `end`, each looked up by its key; an empty bucket costs one
-    look-up.
-    """
-    view = table(spark, journal.keyspace, journal.view_table, directJoinSetting="on", **BY_PARTITION).select(
-        *_there(journal)
-    )
     step = span.size.milliseconds
-    count = (end - first) // step
+    count = (last - first) // step + 1
     tasks = min(count, max(4 * spark.sparkContext.defaultParallelism, -(-count // BUCKETS_PER_TASK)))
-    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that
-    # this column is constant.
-    tag = F.concat(F.lit(span.tag), F.substring(F.col("id").cast("string"), 1, 0))
-    keys = spark.range(first, end, step, tasks).select(tag.alias("tag_name"), F.col("id").alias("timebucket"))
-    rows = keys.join(view, ["tag_name", "timebucket"]).select(*_there(journal))
-    # A row outside its bucket may be outside the span, too.
-    at = offset_ticks(F.col("timestamp"))
-    return rows.where((at > F.lit(ticks(span.after))) & (at <= F.lit(span.until)))
-
-
-def _as_events(rows: DataFrame, journal: JournalSchema) -> DataFrame:
-    return as_events(rows, journal.tables[journal.view_table], COLUMNS, {"tag": "tag_name as tag"})
+    buckets = spark.range(first, last + 1, step, max(1, tasks)).select(
+        F.lit(span.tag).alias("tag_name"),
+        F.col("id").alias("timebucket"),
+        F.lit(str(span.after)).alias("after"),
+        F.lit(str(highest(span.until))).alias("until"),
+    )
+    there = journal.tables[journal.view_table]
+    rows = journal.table(journal.view_table).rows_of(
+        buckets,
+        ["tag_name", "timebucket"],
+        *(name for name in VIEW_COLUMNS if name in there and name in {"timestamp", *columns}),
+        where={"timestamp >": "after", "timestamp <=": "until"},
+    )
+    return as_events(rows, there, columns, {"tag": "tag_name as tag"})
 
 
 def in_order(events: DataFrame) -> DataFrame:
@@ -109,15 +78,16 @@ def _place() -> list[Column]:
     return [F.col("timebucket"), offset_ticks(F.col("offset")), by_rest, F.col(ID), F.col(NUMBER)]
 
 
-def refuse_gaps(events: DataFrame, of: str, pipeline: str) -> int:
+def refuse_gaps(keys: DataFrame, of: str, pipeline: str) -> int:
     """Raise EventsMissing where a persistence_id's numbers have a gap or come out of order; else return how
     many rows are duplicates.
 
     As for the plugin, the first number may be any. A number that comes behind higher ones and did not come
     before is an error here; the plugin drops it.
+
+    In: KEY.
     """
     earlier = Window.partitionBy(ID).orderBy(*_place()).rowsBetween(Window.unboundedPreceding, -1)
-    keys = events.select(ID, "sequence_nr", NUMBER, "timebucket", "offset")
     judged = keys.withColumn("before", F.max(NUMBER).over(earlier)).withColumn("again", _nth() > 1)
     return gaps.refuse(
         judged.withColumnRenamed(NUMBER, "number"),

@@ -1,7 +1,9 @@
 """Query the journal of one pipeline from a notebook."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal, get_args
 from uuid import UUID
 
@@ -45,17 +47,16 @@ class ReadJournal:
         self.settings = settings
         self.name = pipeline
         self.pipeline: PipelineSettings = settings.pipeline(pipeline)
-        with Cassandra(settings.cassandra) as cassandra:
-            self.where = cassandra.where
-            self.journal = frames.JournalSchema.load(cassandra, self.pipeline.journal)
+        with self._reading() as journal:
+            self.where = journal.cassandra.where
 
     def current_persistence_ids(self) -> DataFrame:
         """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty,
         from the keys of messages.
         """
-        self._needs(self.journal.names.messages, frames.ID)
-        with explained(self.where, NOTHING):
-            return frames.persistence_ids(self.spark, self.journal)
+        with self._reading() as journal, explained(self.where, NOTHING):
+            _require(journal, journal.names.messages, frames.ID)
+            return frames.persistence_ids(self.spark, journal)
 
     def current_events_by_persistence_id(
         self,
@@ -79,19 +80,16 @@ class ReadJournal:
             EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the
                 plugin's stream would fail.
         """
-        self._needs(self.journal.names.messages, *frames.REQUIRED)
-        _one_of(gaps)
-        given = [persistence_ids] if isinstance(persistence_ids, str) else persistence_ids
-        wanted = list(dict.fromkeys(map(identifiers.key, given)))
-        with Cassandra(self.settings.cassandra) as cassandra:
-            parts = by_persistence_id.partitions(
-                cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr
-            )
-        rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
-        if gaps == "fail":
-            with explained(self.where, NOTHING):
-                by_persistence_id.refuse_gaps(rows, self.journal.keyspace)
-        return by_persistence_id.as_events(rows, self.journal)
+        with self._reading() as journal:
+            _require(journal, journal.names.messages, *frames.REQUIRED)
+            _one_of(gaps)
+            given = [persistence_ids] if isinstance(persistence_ids, str) else persistence_ids
+            wanted = list(dict.fromkeys(map(identifiers.key, given)))
+            parts = by_persistence_id.partitions(journal, wanted, from_sequence_nr, to_sequence_nr)
+            if gaps == "fail":
+                with explained(self.where, NOTHING):
+                    by_persistence_id.refuse_gaps(self.spark, journal, parts)
+            return by_persistence_id.events(self.spark, journal, parts)
 
     def current_events_by_tag(
         self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail"
@@ -114,20 +112,30 @@ class ReadJournal:
             ConfigurationError: the journal's view is now in another table; the tag is longer than any of
                 Cassandra's keys.
         """
+        with self._reading() as journal:
+            check_view(journal.cassandra, self.settings, self.name)
+            _require(journal, journal.view_table, *(name for name in VIEW_COLUMNS if name not in frames.META))
+            _one_of(gaps)
+            span = by_tag.Span(
+                identifiers.key(tag),
+                self.pipeline.bucket_size,
+                self._after(offset),
+                self._until(until, journal.cassandra),
+            )
+            events = partial(by_tag.events, self.spark, journal, span)
+            if gaps == "keep":
+                return events()
+            with explained(self.where, NOTHING):
+                again = by_tag.refuse_gaps(
+                    events(by_tag.KEY), f"tag {tag!r} of journal {journal.keyspace}", self.name
+                )
+            return by_tag.without_duplicates(events()) if again else events()
+
+    @contextmanager
+    def _reading(self) -> Iterator[frames.JournalSchema]:
+        """Yield the journal's schema as of now."""
         with Cassandra(self.settings.cassandra) as cassandra:
-            check_view(cassandra, self.settings, self.name)
-            now = cassandra.now()
-        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in frames.META))
-        _one_of(gaps)
-        span = by_tag.Span(
-            identifiers.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now)
-        )
-        events = by_tag.events(self.spark, self.journal, span)
-        if gaps == "keep":
-            return events
-        with explained(self.where, NOTHING):
-            again = by_tag.refuse_gaps(events, f"tag {tag!r} of journal {self.journal.keyspace}", self.name)
-        return by_tag.without_duplicates(events) if again else events
+            yield frames.JournalSchema.load(cassandra, self.pipeline.journal)
 
     def _after(self, offset: Offset) -> UUID:
         """Return the TimeUUID behind which all events are read: the given offset, but at least the lowest of
@@ -146,14 +154,15 @@ class ReadJournal:
                 "or a moment like 2026-03-01T08:00:00Z"
             ) from None
 
-    def _until(self, until: Moment, now: datetime) -> int:
+    def _until(self, until: Moment, cassandra: Cassandra) -> int:
         """Return the last tick to read.
 
         Events younger than the delay, or than the last build, may be missing from the view yet.
         """
-        latest = from_datetime(now - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
-        if builder := self.settings.builder(self.journal.keyspace):
-            latest = min(latest, self._built_to(builder))
+        delay = timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
+        latest = from_datetime(cassandra.now() - delay)
+        if builder := self.settings.builder(self.pipeline.keyspace):
+            latest = min(latest, self._built_to(builder, cassandra))
         try:
             return latest if until is None else min(latest, from_datetime(moment(until)))
         except (TypeError, ValueError):
@@ -161,32 +170,31 @@ class ReadJournal:
                 f"until {until!r} is no moment. Nothing was read; give one like 2026-03-01T08:00:00Z"
             ) from None
 
-    def _built_to(self, builder: str) -> int:
-        with Cassandra(self.settings.cassandra) as cassandra:
-            newest = Builds(
-                cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace
-            ).newest()
+    def _built_to(self, builder: str, cassandra: Cassandra) -> int:
+        journal = self.pipeline.keyspace
+        newest = Builds(cassandra, self.settings.cassandra.ledger_keyspace, journal).newest()
         if newest is None or newest.built_to is None:
             raise ViewNotBuilt(
-                f"pipeline {self.name}: the view of journal {self.journal.keyspace} was never built "
+                f"pipeline {self.name}: the view of journal {journal} was never built "
                 '(views = "tagmill"). '
                 f"Nothing was read. Build it: tagmill views build --pipeline {builder}",
                 pipeline=self.name,
             )
         return newest.built_to
 
-    def _needs(self, table: str, *columns: str) -> None:
-        there = self.journal.tables.get(table)
-        if there is None:
-            raise ConfigurationError(
-                f"keyspace {self.journal.keyspace} has no table {table}. Nothing was read; is it the "
-                "journal's keyspace?"
-            )
-        if missing := [name for name in columns if name not in there]:
-            raise ConfigurationError(
-                f"{self.journal.keyspace}.{table} has no column {' and '.join(missing)}. Nothing was "
-                "read; migrate the journal first"
-            )
+
+def _require(journal: frames.JournalSchema, table: str, *columns: str) -> None:
+    """Raise ConfigurationError unless the journal has a table with these columns."""
+    there = journal.tables.get(table)
+    if there is None:
+        raise ConfigurationError(
+            f"keyspace {journal.keyspace} has no table {table}. Nothing was read; is it the journal's keyspace?"
+        )
+    if missing := [name for name in columns if name not in there]:
+        raise ConfigurationError(
+            f"{journal.keyspace}.{table} has no column {' and '.join(missing)}. Nothing was "
+            "read; migrate the journal first"
+        )
 
 
 def _one_of(gaps: str) -> None:

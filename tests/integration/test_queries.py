@@ -30,11 +30,11 @@ HEALTHY = ["odd-names", "deleted-events", *OTHERS]
 
 @pytest.fixture
 def read_journal(settings, spark):
-    """Return read_journal(keyspace, tables, **keys), which makes a ReadJournal; keys are `case=…` or those of
-    the pipeline.
+    """Return read_journal(keyspace, **keys), which makes a ReadJournal; keys are `case=…` or those of the
+    pipeline.
     """
 
-    def make(name, tables=("tag_views", "messages"), **keys):
+    def make(name, **keys):
         configured = settings(name, **keys)
         return ReadJournal(spark, configured, only(configured))
 
@@ -352,7 +352,7 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
     bare = journal().keyspace
     stack.session.execute(f"DROP TABLE {bare}.tag_views")
     with pytest.raises(ConfigurationError, match=f"keyspace {bare} has no table tag_views"):
-        read_journal(bare, ("messages",), **HOUR).current_events_by_tag("t")
+        read_journal(bare, **HOUR).current_events_by_tag("t")
 
 
 def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
