@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.fields import InvalidRecord
@@ -170,7 +171,9 @@ class _Rekeying:
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
                 made = rekeyed(
-                    _ids_of(spark, self.keyspace, self.name, rule, begin, end), self.pipeline, contents
+                    _ids_of(spark, self.ledger.cassandra, self.name, rule, begin, end),
+                    self.pipeline,
+                    contents,
                 )
                 made.write.mode("overwrite").parquet(self.files.url(folder))
                 self.files.write(f"{folder}.done/done", b"")
@@ -220,7 +223,7 @@ class _Rekeying:
         """Write the new ids; of those that have become equal, only the one that was delivered last."""
         from pyspark.sql import functions as F
 
-        from tagmill.spark.cassandra_append import append
+        from tagmill.spark.cassandra_table import CassandraTable
 
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
         last = (
@@ -238,12 +241,8 @@ class _Rekeying:
             *(f"last.{name}" for name in columns[2:]),
         )
         written = self.ledger.delivered.write_times.of(self.name, number)
-        append(
-            rows.sortWithinPartitions("shard", "unique_id"),
-            self.keyspace,
-            "deduplication",
-            written,
-            large=True,
+        CassandraTable(self.ledger.cassandra, self.keyspace, "deduplication").append(
+            rows.sortWithinPartitions("shard", "unique_id"), written, large=True
         )
 
     def _forget(self, rule: str, number: int) -> None:
@@ -282,34 +281,23 @@ class _Rekeying:
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 
-def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:
-    """Return the ids of the shards from `begin` to below `end` with their payloads; only the partitions of
-    these shards are read.
-    """
+def _ids_of(
+    spark: SparkSession, cassandra: Cassandra, pipeline: str, rule: str, begin: int, end: int
+) -> DataFrame:
+    """Return the ids of the shards from `begin` to below `end` with their payloads."""
     from pyspark.sql import functions as F
 
-    from tagmill.spark.connector import LARGE_ROWS, table
+    from tagmill.spark.cassandra_table import CassandraTable
 
-    # Spark would turn constants in the join into filters, and then read the whole table. It can't tell that
-    # these are constant.
-    nothing = F.substring(F.col("id").cast("string"), 1, 0)
-    shards = spark.range(
-        begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)
-    ).select(
-        F.concat(F.lit(pipeline), nothing).alias("pipeline"),
-        F.concat(F.lit(rule), nothing).alias("rule"),
-        F.col("id").cast("int").alias("shard"),
+    tasks = min(end - begin, 4 * spark.sparkContext.defaultParallelism)
+    shards = spark.range(begin, end, numPartitions=tasks).select(
+        F.lit(pipeline).alias("pipeline"), F.lit(rule).alias("rule"), F.col("id").cast("int").alias("shard")
     )
-    stored = table(spark, keyspace, "deduplication", directJoinSetting="on", **LARGE_ROWS)
-    found = shards.join(stored, ["pipeline", "rule", "shard"])
+    stored = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "deduplication")
+    kept = ("unique_id", "schema_version", "payload", "batch_id", "run")
+    found = stored.rows_of(shards, ["pipeline", "rule", "shard"], *kept, "created_at", "seen_at")
     return found.select(
-        "unique_id",
-        F.unix_millis("created_at").alias("created_ms"),
-        F.unix_millis("seen_at").alias("seen_ms"),
-        "schema_version",
-        "payload",
-        F.col("batch_id").cast("string").alias("batch_id"),
-        "run",
+        *kept, F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms")
     )
 
 
