@@ -74,17 +74,16 @@ class ManyRecords:
     def differing(self) -> tuple[str, int | None] | None:
         """See Records."""
         folds = self._folds()
-        written_at = "writetime(offset)"
         moved = folds.where("moved").selectExpr(*STATE_KEY, *(f"{name} AS folded_{name}" for name in STATE))
-        stored = self.metajournal.rows_of(moved, STATE_KEY, *STATE, left=True, written=written_at)
+        stored = self.metajournal.rows_of(moved, STATE_KEY, *STATE, left=True, written="writetime(offset)")
         is_as_folded = " AND ".join(f"{name} <=> folded_{name}" for name in STATE)
         purged = folds.where("purged AND (NOT moved OR segment <> old_segment)")
         purged = purged.selectExpr("topic", "old_segment AS segment", "id")
-        left = self.metajournal.rows_of(purged, STATE_KEY, "seq_nr", written=written_at)
+        remaining = self.metajournal.rows_of(purged, STATE_KEY, "seq_nr", written="writetime(offset)")
         wrong = (
             stored.where(f"NOT ({is_as_folded})")
             .select("id", "written")
-            .unionByName(left.where("seq_nr IS NOT NULL").select("id", "written"))
+            .unionByName(remaining.where("seq_nr IS NOT NULL").select("id", "written"))
         )
         row = wrong.first()
         return (row["id"], row["written"]) if row else None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tagmill.cassandra.client import Cassandra
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.fields import InvalidRecord
@@ -35,6 +34,8 @@ from tagmill.runs.workspace import Workspace, open_step, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.spark.cassandra_table import CassandraTable
 
 KIND = "rekey"
 SHARDS_AT_ONCE = 64
@@ -170,17 +171,35 @@ class _Rekeying:
             if not self.files.names(f"{folder}.done"):
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
-                made = rekeyed(
-                    _ids_of(spark, self.ledger.cassandra, self.name, rule, begin, end),
-                    self.pipeline,
-                    contents,
-                )
+                made = rekeyed(self._ids(rule, begin, end), self.pipeline, contents)
                 made.write.mode("overwrite").parquet(self.files.url(folder))
                 self.files.write(f"{folder}.done/done", b"")
             checkpoints.reached("rekey.slice")
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+
+    def _ids(self, rule: str, begin: int, end: int) -> DataFrame:
+        """Return the ids of the shards from `begin` to below `end` with their payloads."""
+        from pyspark.sql import functions as F
+
+        spark = self.spark()
+        tasks = min(end - begin, 4 * spark.sparkContext.defaultParallelism)
+        shards = spark.range(begin, end, numPartitions=tasks).select(
+            F.lit(self.name).alias("pipeline"),
+            F.lit(rule).alias("rule"),
+            F.col("id").cast("int").alias("shard"),
+        )
+        kept = ("unique_id", "schema_version", "payload", "batch_id", "run")
+        found = self._stored().rows_of(shards, ["pipeline", "rule", "shard"], *kept, "created_at", "seen_at")
+        return found.select(
+            *kept, F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms")
+        )
+
+    def _stored(self) -> CassandraTable:
+        from tagmill.spark.cassandra_table import CassandraTable
+
+        return CassandraTable(self.ledger.cassandra, self.keyspace, "deduplication")
 
     def _judged(self, staged: DataFrame, rule: str, dry_run: bool) -> Rekeyed:
         from pyspark.sql import functions as F
@@ -223,8 +242,6 @@ class _Rekeying:
         """Write the new ids; of those that have become equal, only the one that was delivered last."""
         from pyspark.sql import functions as F
 
-        from tagmill.spark.cassandra_table import CassandraTable
-
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
         last = (
             staged.where("reason is null")
@@ -241,9 +258,7 @@ class _Rekeying:
             *(f"last.{name}" for name in columns[2:]),
         )
         written = self.ledger.delivered.write_times.of(self.name, number)
-        CassandraTable(self.ledger.cassandra, self.keyspace, "deduplication").append(
-            rows.sortWithinPartitions("shard", "unique_id"), written, large=True
-        )
+        self._stored().append(rows.sortWithinPartitions("shard", "unique_id"), written, large=True)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
@@ -279,26 +294,6 @@ class _Rekeying:
         read_by = [self.pipeline.format, self.pipeline.framed, self.pipeline.message_type, schemas]
         digest = hashlib.sha256(json.dumps([rule, self.pipeline.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
-
-
-def _ids_of(
-    spark: SparkSession, cassandra: Cassandra, pipeline: str, rule: str, begin: int, end: int
-) -> DataFrame:
-    """Return the ids of the shards from `begin` to below `end` with their payloads."""
-    from pyspark.sql import functions as F
-
-    from tagmill.spark.cassandra_table import CassandraTable
-
-    tasks = min(end - begin, 4 * spark.sparkContext.defaultParallelism)
-    shards = spark.range(begin, end, numPartitions=tasks).select(
-        F.lit(pipeline).alias("pipeline"), F.lit(rule).alias("rule"), F.col("id").cast("int").alias("shard")
-    )
-    stored = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "deduplication")
-    kept = ("unique_id", "schema_version", "payload", "batch_id", "run")
-    found = stored.rows_of(shards, ["pipeline", "rule", "shard"], *kept, "created_at", "seen_at")
-    return found.select(
-        *kept, F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms")
-    )
 
 
 def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
