@@ -29,15 +29,15 @@ def as_arrow(values: Values, kind: Kind) -> pa.Array:
     raw = pa.array(values, pa.binary())
     if kind in _NUMBERS:
         return _numbers(raw, _NUMBERS[kind])
-    if issubclass(kind, cqltypes.DateType):
-        # The driver's own moments are off by a microsecond far from 1970.
-        return _numbers(raw, _NUMBERS[cqltypes.LongType]).cast(pa.timestamp("ms", "UTC")).cast(MOMENT)
     if issubclass(kind, cqltypes.BytesType):
         return raw
     if issubclass(kind, (cqltypes.UTF8Type, cqltypes.AsciiType)):
         return raw.cast(pa.string())
     if _is_uuid(kind):
         return raw.cast(pa.binary(16))
+    if issubclass(kind, cqltypes.DateType):
+        # The driver's own moments are off by a microsecond far from 1970.
+        return _numbers(raw, _NUMBERS[cqltypes.LongType]).cast(pa.timestamp("ms", "UTC")).cast(MOMENT)
     return _decoded(raw, kind)
 
 
