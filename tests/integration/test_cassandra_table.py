@@ -89,6 +89,15 @@ def test_rows_of_partition_are_limited(events: CassandraTable, spark: Any) -> No
     assert events.rows(spark, "id", per_partition=1).count() == 23
 
 
+def test_own_tables_ignore_read_consistency(stack: Any, events: CassandraTable, spark: Any) -> None:
+    """Read Tagmill's own table where the only node can't answer the application's reads, at THREE."""
+    keys = spark.createDataFrame([("b", 0)], "id string, part bigint")
+    with Cassandra(CassandraSettings(port=stack.cassandra.port, read_consistency="THREE")) as cassandra:
+        own = CassandraTable(cassandra, events.keyspace, "events", is_own=True)
+        assert own.rows(spark, "id", per_partition=1).count() == 23
+        assert own.rows_of(keys, ["id", "part"]).count() == 1
+
+
 @pytest.mark.parametrize("missing", ["table", "column"])
 def test_missing_name_is_told(missing: str, events: CassandraTable, spark: Any) -> None:
     table = CassandraTable(events.cassandra, events.keyspace, "events" if missing == "column" else "none")
