@@ -39,7 +39,7 @@ class ManyRecords:
 
     def __init__(self, spark: SparkSession, tables: KafkaJournalTables, piece: PieceFiles) -> None:
         self.spark, self.tables, self.piece = spark, tables, piece
-        self.metajournal = CassandraTable(tables.cassandra, tables.name, "metajournal")
+        self.metajournal = CassandraTable(tables.cassandra, tables.name, "metajournal", is_own=True)
 
     def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
         """See Records."""
@@ -95,7 +95,7 @@ class ManyRecords:
             f"doomed_size) >= {MOST_SEGMENTS}"
         )
         wide = self._folds().where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
-        journal = CassandraTable(self.tables.cassandra, self.tables.name, "journal")
+        journal = CassandraTable(self.tables.cassandra, self.tables.name, "journal", is_own=True)
         keys = journal.rows(self.spark, "topic", "id", "segment", per_partition=1)
         for row in keys.join(F.broadcast(wide), ["topic", "id"]).toLocalIterator():
             last = segment_of(row["doomed_to"], row["doomed_size"])

@@ -62,7 +62,7 @@ def purge_expired(
         if not KafkaJournalTables(cassandra, chosen.keyspace).there():
             return PurgeReport(pipeline=pipeline, until=day, dry_run=dry_run, purged=0, examples=[])
         say(f"looking for ids that have expired by {day}")
-        metajournal = CassandraTable(cassandra, chosen.keyspace, "metajournal")
+        metajournal = CassandraTable(cassandra, chosen.keyspace, "metajournal", is_own=True)
         entries = metajournal.rows(spark(), "topic", "partition", "id", "expire_on")
         topics = {topic for topic, _ in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
         due = entries.where(

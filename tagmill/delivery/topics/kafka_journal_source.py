@@ -134,7 +134,9 @@ def _touched(spark: SparkSession, tables: KafkaJournalTables, plan: TopicPlan) -
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
     outdated = tables.outdated()
     columns = [name for name in TOUCHED if f"metajournal.{name}" not in outdated]
-    stored = CassandraTable(tables.cassandra, tables.name, "metajournal").rows(spark, *columns, "offset")
+    stored = CassandraTable(tables.cassandra, tables.name, "metajournal", is_own=True).rows(
+        spark, *columns, "offset"
+    )
     if "record_id" not in columns:  # made by an earlier release
         stored = stored.withColumn("record_id", F.lit(None).cast("string"))
     entries = stored.where("seq_nr IS NOT NULL")
@@ -153,7 +155,7 @@ def _with_segments(spark: SparkSession, tables: KafkaJournalTables, touched: Dat
     wide = touched.where(span).select("topic", "id").distinct()
     if wide.isEmpty():
         return touched.withColumn("segments", F.lit(None).cast("array<bigint>"))
-    journal = CassandraTable(tables.cassandra, tables.name, "journal")
+    journal = CassandraTable(tables.cassandra, tables.name, "journal", is_own=True)
     keys = journal.rows(spark, "topic", "id", one="segment", per_partition=1)
     found = (
         keys.join(F.broadcast(wide), ["topic", "id"])
