@@ -35,6 +35,9 @@ def as_arrow(values: Values, kind: Kind) -> pa.Array:
         return raw.cast(pa.string())
     if _is_uuid(kind):
         return raw.cast(pa.binary(16))
+    if issubclass(kind, cqltypes.DateType):
+        # The driver's own moments are off by a microsecond far from 1970.
+        return _numbers(raw, _NUMBERS[cqltypes.LongType]).cast(pa.timestamp("ms", "UTC")).cast(MOMENT)
     return _decoded(raw, kind)
 
 

@@ -28,19 +28,18 @@ from tagmill.kafka_journal.staging import (
     in_batches,
     outcomes,
 )
-from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
+from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.runs.parquet_files import BY_SPARK
 from tagmill.spark.bulk_load import Part, load
-from tagmill.spark.cassandra_append import append
-from tagmill.spark.connector import await_tables, table
+from tagmill.spark.cassandra_table import CassandraTable
 
 
 class ManyRecords:
-    """Records that Spark reads and writes, once it knows tables that were just made."""
+    """Records that Spark reads and writes."""
 
     def __init__(self, spark: SparkSession, tables: KafkaJournalTables, piece: PieceFiles) -> None:
         self.spark, self.tables, self.piece = spark, tables, piece
-        await_tables(spark, tables.name, {name: list(columns) for name, columns in ADDED.items()})
+        self.metajournal = CassandraTable(tables.cassandra, tables.name, "metajournal", is_own=True)
 
     def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
         """See Records."""
@@ -50,17 +49,13 @@ class ManyRecords:
     def fold(self, segment_size: int) -> None:
         """See Records."""
         staged = self._staged()
-        stands = entries(self.spark, self.tables.name, staged)
+        stands = entries(self.metajournal, staged)
         self._write(folded(staged, stands, segment_size), self.piece.folds_folder)
 
     def write_delete_to(self, written_at: int) -> None:
         """See Records."""
         changed = "moved AND existed AND NOT purged AND NOT delete_to <=> old_delete_to"
-        self._append(
-            self._folds().where(changed).select("topic", "segment", "id", "delete_to"),
-            "metajournal",
-            written_at,
-        )
+        self._append(self._folds().where(changed).select("topic", "segment", "id", "delete_to"), written_at)
 
     def write_events(self, written_at: int) -> None:
         """See Records."""
@@ -74,22 +69,21 @@ class ManyRecords:
     def write_entries(self, written_at: int) -> None:
         """See Records."""
         moved = self._folds().where("moved").select(*ENTRY, F.to_date("created").alias("created_date"))
-        self._append(moved, "metajournal", written_at)
+        self._append(moved, written_at)
 
     def differing(self) -> tuple[str, int | None] | None:
         """See Records."""
         folds = self._folds()
-        now = table(self.spark, self.tables.name, "metajournal", directJoinSetting="on").selectExpr(
-            *STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written"
-        )
-        differs = " AND ".join(f"{name} <=> standing_{name}" for name in STATE)
-        written = folds.where("moved").select(*STATE_KEY, *STATE).join(now, [*STATE_KEY], "left")
-        gone = folds.where("purged AND (NOT moved OR segment <> old_segment)")
-        gone = gone.selectExpr("topic", "old_segment AS segment", "id").join(now, [*STATE_KEY])
+        moved = folds.where("moved").selectExpr(*STATE_KEY, *(f"{name} AS folded_{name}" for name in STATE))
+        stored = self.metajournal.rows_of(moved, STATE_KEY, *STATE, left=True, written="writetime(offset)")
+        is_as_folded = " AND ".join(f"{name} <=> folded_{name}" for name in STATE)
+        purged = folds.where("purged AND (NOT moved OR segment <> old_segment)")
+        purged = purged.selectExpr("topic", "old_segment AS segment", "id")
+        remaining = self.metajournal.rows_of(purged, STATE_KEY, "seq_nr", written="writetime(offset)")
         wrong = (
-            written.where(f"NOT ({differs})")
+            stored.where(f"NOT ({is_as_folded})")
             .select("id", "written")
-            .unionByName(gone.where("standing_seq_nr IS NOT NULL").select("id", "written"))
+            .unionByName(remaining.where("seq_nr IS NOT NULL").select("id", "written"))
         )
         row = wrong.first()
         return (row["id"], row["written"]) if row else None
@@ -101,7 +95,8 @@ class ManyRecords:
             f"doomed_size) >= {MOST_SEGMENTS}"
         )
         wide = self._folds().where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
-        keys = table(self.spark, self.tables.name, "journal").select("topic", "id", "segment").distinct()
+        journal = CassandraTable(self.tables.cassandra, self.tables.name, "journal", is_own=True)
+        keys = journal.rows(self.spark, "topic", "id", "segment", per_partition=1)
         for row in keys.join(F.broadcast(wide), ["topic", "id"]).toLocalIterator():
             last = segment_of(row["doomed_to"], row["doomed_size"])
             if row["segment"] < last or row["purged"]:
@@ -125,25 +120,22 @@ class ManyRecords:
         """Write rows to files; those of an earlier try are overwritten."""
         made.write.mode("overwrite").parquet(self.piece.files.url(folder))
 
-    def _append(self, made: DataFrame, name: str, written_at: int) -> None:
-        append(made, self.tables.name, name, written_at)
+    def _append(self, made: DataFrame, written_at: int) -> None:
+        """Write rows of metajournal, those of a partition together."""
+        self.metajournal.append(made.sortWithinPartitions(*STATE_KEY), written_at)
 
 
-def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
+def entries(metajournal: CassandraTable, staged: DataFrame) -> DataFrame:
     """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those
     in segments of older rows.
     """
-    keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
-    entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
-    rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
-    today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
-    older = (
-        keys.select(*KEY, F.col("old_segment").alias("segment"))
-        .join(rows, [*KEY, "segment"])
-        .join(today, KEY, "left_anti")
-    )
-    both = today.unionByName(older)
-    return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
+    ids = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
+    keys = ids.select(*KEY, F.posexplode(F.array("segment", "old_segment")).alias("is_old", "segment"))
+    columns = [name for name in STANDS if name not in ("segment", "written")]
+    stored = metajournal.rows_of(keys, STATE_KEY, *columns, written="writetime(offset)")
+    entry = F.struct(*(F.col(name).alias(alias) for name, alias in STANDS.items()))
+    entries = stored.where("seq_nr IS NOT NULL").groupBy(*KEY).agg(F.min_by(entry, "is_old").alias("entry"))
+    return entries.select(*KEY, "entry.*")
 
 
 def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:

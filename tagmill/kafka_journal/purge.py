@@ -46,7 +46,7 @@ def purge_expired(
     """
     from pyspark.sql import functions as F
 
-    from tagmill.spark.connector import await_tables, table
+    from tagmill.spark.cassandra_table import CassandraTable
     from tagmill.spark.errors import explained
 
     say = tell or (lambda _: None)
@@ -62,10 +62,8 @@ def purge_expired(
         if not KafkaJournalTables(cassandra, chosen.keyspace).there():
             return PurgeReport(pipeline=pipeline, until=day, dry_run=dry_run, purged=0, examples=[])
         say(f"looking for ids that have expired by {day}")
-        await_tables(spark(), chosen.keyspace, {"metajournal": ["expire_on"]})
-        entries = table(spark(), chosen.keyspace, "metajournal").select(
-            "topic", "partition", "id", "expire_on"
-        )
+        metajournal = CassandraTable(cassandra, chosen.keyspace, "metajournal", is_own=True)
+        entries = metajournal.rows(spark(), "topic", "partition", "id", "expire_on")
         topics = {topic for topic, _ in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
         due = entries.where(
             (F.col("expire_on") <= F.lit(day)) & F.col("topic").isin(topics) & F.col("partition").isNotNull()

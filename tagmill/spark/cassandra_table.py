@@ -59,11 +59,15 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class CassandraTable:
-    """A table of a keyspace, read and written at the consistency of [cassandra]."""
+    """A table of a keyspace, read and written at the consistency of [cassandra].
+
+    `is_own`: Tagmill writes the table, so reads don't depend on read_consistency; the ledger's tables are always read so.
+    """
 
     cassandra: Cassandra
     keyspace: str
     name: str
+    is_own: bool = False
 
     @property
     def cql(self) -> str:
@@ -158,7 +162,8 @@ class CassandraTable:
         """Ask Cassandra for the types of what is read."""
         chosen = {**{name: identifiers.cql(name) for name in columns}, **terms}
         settings = self.cassandra.settings
-        reading = _Reading(settings, self.cql, chosen, {}, self.keyspace == settings.ledger_keyspace)
+        is_own = self.is_own or self.keyspace == settings.ledger_keyspace
+        reading = _Reading(settings, self.cql, chosen, {}, is_own)
         self._partition_key()
         statement = self.cassandra.prepare(reading.query())
         types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}

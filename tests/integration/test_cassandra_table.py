@@ -67,6 +67,18 @@ def test_rows_have_their_values(stack: Any, place: str, cassandra: Cassandra, sp
     assert set(rows["none"].asDict().values()) == {"none", None}
 
 
+def test_timestamps_keep_their_milliseconds(stack: Any, place: str, cassandra: Cassandra, spark: Any) -> None:
+    moments = [-(10**13) - 1, -1, 1_767_323_045_678, *range(9_000_000_000_000, 9_000_000_000_100), 10**15 + 1]
+    stack.session.execute(f"CREATE TABLE {place}.moments (ms bigint PRIMARY KEY, at timestamp)")
+    rows = spark.createDataFrame([(ms,) for ms in moments], "ms bigint").selectExpr(
+        "ms", "timestamp_millis(ms) AS at"
+    )
+    table = CassandraTable(cassandra, place, "moments")
+    table.append(rows)
+    read = table.rows(spark, "ms", "at").selectExpr("ms", "unix_micros(at) AS micros").collect()
+    assert sorted((row["ms"], row["micros"]) for row in read) == [(ms, ms * 1000) for ms in moments]
+
+
 def test_rows_are_read_once_each(events: CassandraTable, spark: Any) -> None:
     rows = events.rows(spark, "id", "nr", written="writetime(payload)")
     assert rows.count() == rows.distinct().count() == ROWS_OF_ONE + 22
@@ -75,6 +87,15 @@ def test_rows_are_read_once_each(events: CassandraTable, spark: Any) -> None:
 
 def test_rows_of_partition_are_limited(events: CassandraTable, spark: Any) -> None:
     assert events.rows(spark, "id", per_partition=1).count() == 23
+
+
+def test_own_tables_ignore_read_consistency(stack: Any, events: CassandraTable, spark: Any) -> None:
+    """Read Tagmill's own table where the only node can't answer the application's reads, at THREE."""
+    keys = spark.createDataFrame([("b", 0)], "id string, part bigint")
+    with Cassandra(CassandraSettings(port=stack.cassandra.port, read_consistency="THREE")) as cassandra:
+        own = CassandraTable(cassandra, events.keyspace, "events", is_own=True)
+        assert own.rows(spark, "id", per_partition=1).count() == 23
+        assert own.rows_of(keys, ["id", "part"]).count() == 1
 
 
 @pytest.mark.parametrize("missing", ["table", "column"])

@@ -4,7 +4,6 @@ replicator has gone through.
 
 import json
 import re
-import time
 import tracemalloc
 import uuid
 from datetime import UTC, datetime
@@ -24,7 +23,6 @@ from tagmill.kafka_journal.head import heads
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
 from tagmill.ledger import schema
-from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
 from tests.support.errors import raises
@@ -65,10 +63,6 @@ class JournalShop(Shop):
         settings = self.journal.settings(FEW_ROWS, **keys)
         schema.apply(settings)
         replicate(settings, self.journal.name, owner=f"o/{uuid.uuid4()}", spark=lambda: self.spark)
-
-    def deliver(self, **options):
-        connector.await_tables(self.spark, self.journal.name, {"journal": (), "metajournal": ()})
-        return super().deliver(**options)
 
     def both(self, **keys):
         """Flush the topic, replicate and deliver; return the runs of the delivery."""
@@ -140,12 +134,6 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
         for column in filter(None, columns):
             table, name = column.split(".")
             one.stack.session.execute(f"ALTER TABLE {keyspace}.{table} DROP {name}")
-            end = time.monotonic() + 30
-            while (
-                name in connector.table(one.spark, keyspace, table).columns
-            ):  # the connector notices it after a while
-                assert time.monotonic() < end
-                time.sleep(0.1)
 
     for number, column in enumerate(missing):
         one.topic.append("a", [(2 * number + 1, number)], headers=[("h", b"v")])

@@ -19,7 +19,6 @@ from tagmill.errors import ForeignWriteTime, GuardRefused, LedgerOutdated, WorkU
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.maintenance.ledger_restore.restore import Restoring
-from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support import restoring
 from tests.support.building import built
@@ -202,7 +201,6 @@ def test_older_ledger_of_journal_waits_for_restore(
         )
 
     add()
-    connector.await_tables(spark, of.name, {"journal": (), "metajournal": ()})
     in_states(Source(one.applied(), add, expected, "id, seq_nr, partition, offset, payload"), states)
 
 

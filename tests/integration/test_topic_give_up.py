@@ -19,7 +19,6 @@ from tagmill.ledger import schema
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tagmill.runs.storage import RunFiles
-from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
 from tests.support.errors import raises
@@ -55,7 +54,6 @@ def journal_shop(stack, kafka, spark, tmp_path, kafka_journal):
 
     one.replicate = replicated
     replicated()
-    connector.await_tables(spark, of.name, {"journal": (), "metajournal": ()})
     return one.applied()
 
 

@@ -13,6 +13,7 @@ from tagmill.kafka_journal.few_records import EVENTS, FewRecords
 from tagmill.kafka_journal.many_records import ManyRecords
 from tagmill.kafka_journal.piece_files import PieceFiles
 from tagmill.kafka_journal.staging import FOLDED, MOMENT, STAGED
+from tagmill.spark.cassandra_table import CassandraTable
 
 # A timestamp of a row of journal, as Spark leaves its milliseconds in a file.
 IN_FILES = pa.timestamp("ms", "UTC")
@@ -93,8 +94,8 @@ class Ways:
         """Return the targets and the rows that Spark would write, by way of files."""
         targets, batches = list[Any](), list[Any]()
 
-        def take(rows: Any, *target: Any, **_: Any) -> None:
-            targets.append(target)
+        def take(table: CassandraTable, rows: Any, written_at: int) -> None:
+            targets.append((table.keyspace, table.name, written_at))
             piece, folder = many.piece, f"{many.piece.folder}/{name}-{uuid4().hex}"
             rows.write.parquet(piece.files.url(folder))
             batches.extend(piece._read(piece.files.parquet(folder), rows.columns))
@@ -107,7 +108,7 @@ class Ways:
                     batch.set_column(at, "timestamp", batch["timestamp"].cast(IN_FILES).cast(MOMENT))
                 )
 
-        with patch.object(many_records, "append", take), patch.object(many_records, "load", take_files):
+        with patch.object(CassandraTable, "append", take), patch.object(many_records, "load", take_files):
             getattr(many, name)(written_at)
         return targets, _rows(batches)
 

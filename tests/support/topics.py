@@ -14,7 +14,6 @@ from tagmill.delivery.topics.status import topic_line
 from tagmill.ledger import schema
 from tagmill.ledger.dedup import TopicOffsets
 from tagmill.runs import checkpoints
-from tagmill.spark import connector
 from tests.conftest import FEW_ROWS, toml_value
 from tests.support.delivery import without_moment
 from tests.support.kafka import Topic, create
@@ -84,11 +83,6 @@ class Shop:
     def deliver(self, **options: Any) -> list[dict[str, Any]]:
         """Deliver run by run until nothing is new (with `letters` only once); return each run's result."""
         self.topic.flush()
-        connector.await_tables(
-            self.spark,
-            self.ledger,
-            dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ()),
-        )
         done: list[dict[str, Any]] = []
         while (planned := steps.plan(self.settings, self.name, owner=OWNER, **options))["run"] is not None:
             done.append(self.finish(planned))

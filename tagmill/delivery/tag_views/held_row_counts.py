@@ -21,8 +21,8 @@ from tagmill.delivery.tag_views.working_rows import WorkingRows
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.ledger.progress import HoldRow, Watermark
 from tagmill.ledger.runs import Ledger
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import offset_ticks
-from tagmill.spark.connector import table
 
 KEY = list(suspects.KEY)
 BUCKETS = "tag string, persistence_id string, first bigint, last bigint, until bigint"
@@ -102,7 +102,7 @@ class Recount:
             )
             spans.append((hold.tag, hold.persistence_id, first, size.start(until), until))
         ids = self.spark.createDataFrame(spans, BUCKETS)
-        ids = suspects.with_progress(ids, self.ledger.ledger_keyspace, self.plan.pipeline, none_yet=False)
+        ids = suspects.with_progress(ids, self.ledger.cassandra, self.plan.pipeline, none_yet=False)
         waiting = (
             self._view_rows(spans).join(F.broadcast(ids), KEY).where(F.col("event_time") <= F.col("until"))
         )
@@ -128,12 +128,13 @@ class Recount:
             "tag_name",
             F.explode(F.sequence("first", F.greatest("first", "last"), F.lit(step))).alias("timebucket"),
         )
-        view = table(self.spark, self.pipeline.keyspace, self.pipeline.view_table, directJoinSetting="on")
-        return buckets.join(view, ["tag_name", "timebucket"]).select(
+        view = CassandraTable(self.ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+        of_row = ("persistence_id", "tag_pid_sequence_nr", "sequence_nr")
+        return view.rows_of(buckets, ["tag_name", "timebucket"], *of_row, offset="timestamp").select(
             F.col("tag_name").alias("tag"),
             "persistence_id",
             "tag_pid_sequence_nr",
             F.coalesce("sequence_nr", F.lit(0).cast("bigint")).alias("sequence_nr"),
-            F.col("timestamp").alias("offset"),
-            offset_ticks(F.col("timestamp")).alias("event_time"),
+            "offset",
+            offset_ticks(F.col("offset")).alias("event_time"),
         )

@@ -70,7 +70,6 @@ class ManyRows:
         self.settings, self.ledger, self.files = sealing.settings, sealing.ledger, sealing.files
         self.pipeline, self.views, self.plan = sealing.pipeline, sealing.views, sealing.plan
         self.folder, self.working = sealing.folder, f"{sealing.folder}/working"
-        self.ledger_keyspace = self.settings.cassandra.ledger_keyspace
         # Those of the new files (file_summaries.SUMMARY), if they are few.
         self.summaries: pa.Table | None = None
 
@@ -183,7 +182,7 @@ class ManyRows:
             return self._doubts_here(staged)
         runs = suspects.with_progress(
             suspects.run_summaries(new_files),
-            self.ledger_keyspace,
+            self.ledger.cassandra,
             self.plan.pipeline,
             none_yet=self.plan.first,
         ).persist()
@@ -213,7 +212,7 @@ class ManyRows:
         """Return the keys that have undelivered rows among the rows read again."""
         again = keys.where(~F.col("is_new"))
         known = suspects.with_progress(
-            again.select(*KEY).distinct(), self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+            again.select(*KEY).distinct(), self.ledger.cassandra, self.plan.pipeline, none_yet=self.plan.first
         )
         return again.join(known, KEY).where(~suspects.is_delivered()).select(*KEY).distinct()
 
@@ -222,7 +221,7 @@ class ManyRows:
         turns up.
         """
         known = suspects.with_progress(
-            doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+            doubtful, self.ledger.cassandra, self.plan.pipeline, none_yet=self.plan.first
         )
         rows = self._written(keys.join(known, KEY), "rows")
         self._require_own(rows)

@@ -9,14 +9,23 @@ Only the files' summaries are compared here: a persistence_id with a million row
 task.
 """
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.domain import identifiers
+from tagmill.cassandra.client import Cassandra
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import offset_ticks
-from tagmill.spark.connector import table
 
 KEY = ("tag", "persistence_id")
+# Columns that `with_progress` adds.
+KNOWN = {
+    "known_number": "bigint",
+    "known_sequence_nr": "bigint",
+    "known_offset": "string",
+    "known_missing": "string",
+    "known_written": "bigint",
+    "known_ticks": "bigint",
+}
 KEY_COLUMNS = (
     "unit",
     "tag",
@@ -74,40 +83,26 @@ def run_summaries(files: DataFrame) -> DataFrame:
     )
 
 
-def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_yet: bool) -> DataFrame:
-    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing,
-    known_written.
+def with_progress(rows: DataFrame, cassandra: Cassandra, pipeline: str, *, none_yet: bool) -> DataFrame:
+    """Look up progress and add it, as the columns of KNOWN.
 
     In: distinct (tag, persistence_id) and other columns. Out: all null without progress; known_written is the
     write time.
     """
     if none_yet:
-        nothing = {
-            "known_number": "bigint",
-            "known_sequence_nr": "bigint",
-            "known_offset": "string",
-            "known_missing": "string",
-        }
-        nothing["known_written"] = "bigint"
-        return rows.select(
-            "*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks()
-        )
-    spark = SparkSession.getActiveSession()
-    assert spark is not None  # noqa: S101 - there is a frame, so there is a session
-    known = table(spark, identifiers.identifier(ledger_keyspace), "progress", directJoinSetting="on").select(
-        "pipeline",
-        *KEY,
-        F.col("tag_pid_sequence_nr").alias("known_number"),
-        F.col("sequence_nr").alias("known_sequence_nr"),
-        F.col("offset").alias("known_offset"),
-        F.col("missing").alias("known_missing"),
-        F.expr("writetime(tag_pid_sequence_nr)").alias("known_written"),
+        return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in KNOWN.items()))
+    known = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "progress").rows_of(
+        rows.withColumn("pipeline", F.lit(pipeline)),
+        ["pipeline", *KEY],
+        left=True,
+        known_number="tag_pid_sequence_nr",
+        known_sequence_nr="sequence_nr",
+        known_offset="offset",
+        known_missing="missing",
+        known_written="writetime(tag_pid_sequence_nr)",
     )
-    # With a constant Spark would filter and read the whole table, so this expression hides that it is
-    # constant.
-    of_pipeline = F.concat(F.lit(pipeline), F.substring("tag", 1, 0))
-    joined = rows.withColumn("pipeline", of_pipeline).join(known, ["pipeline", *KEY], "left").drop("pipeline")
-    return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))
+    ticks = F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0))
+    return known.drop("pipeline").withColumn("known_ticks", ticks)
 
 
 def is_clean(written_to: int) -> Column:
@@ -151,7 +146,3 @@ def is_in_doubt() -> Column:
         & ((F.col("event_time") > F.col("known_ticks")) | in_place)
     )
     return F.coalesce(doubt, F.lit(False))
-
-
-def _no_ticks() -> Column:
-    return F.lit(None).cast("bigint").alias("known_ticks")

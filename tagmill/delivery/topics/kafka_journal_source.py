@@ -27,7 +27,7 @@ from tagmill.delivery.topics.table_columns import JOURNAL
 from tagmill.kafka.client import Place
 from tagmill.kafka_journal.fold import entry_segments, of_this_life, segment_of
 from tagmill.kafka_journal.tables import EVENTS_AT_ONCE, KafkaJournalTables, uuid
-from tagmill.spark.connector import table
+from tagmill.spark.cassandra_table import CassandraTable
 
 SCHEMA = pa.schema(
     {
@@ -59,7 +59,7 @@ MOST_SEGMENTS = 1000
 
 def staged(
     spark: SparkSession,
-    cassandra: CassandraSettings,
+    cassandra: Cassandra,
     pipeline: KafkaJournalEventsSettings,
     plan: TopicPlan,
     keep: Any,
@@ -69,11 +69,12 @@ def staged(
     The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns
     them as read back from there.
     """
-    touched = keep(_touched(spark, pipeline, plan), "touched")
-    spread = _with_segments(spark, pipeline, touched).repartition(
+    tables = KafkaJournalTables(cassandra, pipeline.keyspace)
+    touched = keep(_touched(spark, tables, plan), "touched")
+    spread = _with_segments(spark, tables, touched).repartition(
         8 * spark.sparkContext.defaultParallelism, "topic", "id"
     )
-    return Source(spread, _reading(cassandra, pipeline, plan), SCHEMA, JOURNAL)
+    return Source(spread, _reading(cassandra.settings, pipeline, plan), SCHEMA, JOURNAL)
 
 
 def staged_here(cassandra: Cassandra, pipeline: KafkaJournalEventsSettings, plan: TopicPlan) -> Source | None:
@@ -127,14 +128,18 @@ def _firsts(plan: TopicPlan) -> dict[Place, int]:
     return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
 
 
-def _touched(spark: SparkSession, pipeline: KafkaJournalEventsSettings, plan: TopicPlan) -> DataFrame:
+def _touched(spark: SparkSession, tables: KafkaJournalTables, plan: TopicPlan) -> DataFrame:
     """Return the entries (TOUCHED) that were last touched by a record of the plan, or by a later one."""
     places = [(*place, first) for place, first in _firsts(plan).items()]
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
-    stored = table(spark, pipeline.keyspace, "metajournal")
-    if "record_id" not in stored.columns:  # made by an earlier release
+    outdated = tables.outdated()
+    columns = [name for name in TOUCHED if f"metajournal.{name}" not in outdated]
+    stored = CassandraTable(tables.cassandra, tables.name, "metajournal", is_own=True).rows(
+        spark, *columns, "offset"
+    )
+    if "record_id" not in columns:  # made by an earlier release
         stored = stored.withColumn("record_id", F.lit(None).cast("string"))
-    entries = stored.select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
+    entries = stored.where("seq_nr IS NOT NULL")
     if plan.only is not None:
         entries = entries.where(F.col("id") == plan.only)
     if plan.apart.ids:
@@ -142,9 +147,7 @@ def _touched(spark: SparkSession, pipeline: KafkaJournalEventsSettings, plan: To
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
 
-def _with_segments(
-    spark: SparkSession, pipeline: KafkaJournalEventsSettings, touched: DataFrame
-) -> DataFrame:
+def _with_segments(spark: SparkSession, tables: KafkaJournalTables, touched: DataFrame) -> DataFrame:
     """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for
     other ids.
     """
@@ -152,11 +155,8 @@ def _with_segments(
     wide = touched.where(span).select("topic", "id").distinct()
     if wide.isEmpty():
         return touched.withColumn("segments", F.lit(None).cast("array<bigint>"))
-    keys = (
-        table(spark, pipeline.keyspace, "journal")
-        .select("topic", "id", F.col("segment").alias("one"))
-        .distinct()
-    )
+    journal = CassandraTable(tables.cassandra, tables.name, "journal", is_own=True)
+    keys = journal.rows(spark, "topic", "id", one="segment", per_partition=1)
     found = (
         keys.join(F.broadcast(wide), ["topic", "id"])
         .groupBy("topic", "id")

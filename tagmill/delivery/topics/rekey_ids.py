@@ -35,6 +35,8 @@ from tagmill.runs.workspace import Workspace, open_step, silent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tagmill.spark.cassandra_table import CassandraTable
+
 KIND = "rekey"
 SHARDS_AT_ONCE = 64
 EXAMPLES = 5
@@ -169,15 +171,35 @@ class _Rekeying:
             if not self.files.names(f"{folder}.done"):
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
-                made = rekeyed(
-                    _ids_of(spark, self.keyspace, self.name, rule, begin, end), self.pipeline, contents
-                )
+                made = rekeyed(self._ids(rule, begin, end), self.pipeline, contents)
                 made.write.mode("overwrite").parquet(self.files.url(folder))
                 self.files.write(f"{folder}.done/done", b"")
             checkpoints.reached("rekey.slice")
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+
+    def _ids(self, rule: str, begin: int, end: int) -> DataFrame:
+        """Return the ids of the shards from `begin` to below `end` with their payloads."""
+        from pyspark.sql import functions as F
+
+        spark = self.spark()
+        tasks = min(end - begin, 4 * spark.sparkContext.defaultParallelism)
+        shards = spark.range(begin, end, numPartitions=tasks).select(
+            F.lit(self.name).alias("pipeline"),
+            F.lit(rule).alias("rule"),
+            F.col("id").cast("int").alias("shard"),
+        )
+        kept = ("unique_id", "schema_version", "payload", "batch_id", "run")
+        found = self._stored().rows_of(shards, ["pipeline", "rule", "shard"], *kept, "created_at", "seen_at")
+        return found.select(
+            *kept, F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms")
+        )
+
+    def _stored(self) -> CassandraTable:
+        from tagmill.spark.cassandra_table import CassandraTable
+
+        return CassandraTable(self.ledger.cassandra, self.keyspace, "deduplication")
 
     def _judged(self, staged: DataFrame, rule: str, dry_run: bool) -> Rekeyed:
         from pyspark.sql import functions as F
@@ -220,8 +242,6 @@ class _Rekeying:
         """Write the new ids; of those that have become equal, only the one that was delivered last."""
         from pyspark.sql import functions as F
 
-        from tagmill.spark.cassandra_append import append
-
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
         last = (
             staged.where("reason is null")
@@ -238,13 +258,7 @@ class _Rekeying:
             *(f"last.{name}" for name in columns[2:]),
         )
         written = self.ledger.delivered.write_times.of(self.name, number)
-        append(
-            rows.sortWithinPartitions("shard", "unique_id"),
-            self.keyspace,
-            "deduplication",
-            written,
-            large=True,
-        )
+        self._stored().append(rows.sortWithinPartitions("shard", "unique_id"), written, large=True)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
@@ -280,37 +294,6 @@ class _Rekeying:
         read_by = [self.pipeline.format, self.pipeline.framed, self.pipeline.message_type, schemas]
         digest = hashlib.sha256(json.dumps([rule, self.pipeline.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
-
-
-def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:
-    """Return the ids of the shards from `begin` to below `end` with their payloads; only the partitions of
-    these shards are read.
-    """
-    from pyspark.sql import functions as F
-
-    from tagmill.spark.connector import LARGE_ROWS, table
-
-    # Spark would turn constants in the join into filters, and then read the whole table. It can't tell that
-    # these are constant.
-    nothing = F.substring(F.col("id").cast("string"), 1, 0)
-    shards = spark.range(
-        begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)
-    ).select(
-        F.concat(F.lit(pipeline), nothing).alias("pipeline"),
-        F.concat(F.lit(rule), nothing).alias("rule"),
-        F.col("id").cast("int").alias("shard"),
-    )
-    stored = table(spark, keyspace, "deduplication", directJoinSetting="on", **LARGE_ROWS)
-    found = shards.join(stored, ["pipeline", "rule", "shard"])
-    return found.select(
-        "unique_id",
-        F.unix_millis("created_at").alias("created_ms"),
-        F.unix_millis("seen_at").alias("seen_ms"),
-        "schema_version",
-        "payload",
-        F.col("batch_id").cast("string").alias("batch_id"),
-        "run",
-    )
 
 
 def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:

@@ -181,9 +181,9 @@ class _Sealing:
         return masks(self.files, staged, f"{self.folder}/new"), None
 
     def _staged(self) -> tuple[Source, list[StagedFile]]:
-        cassandra = self.settings.cassandra
+        cassandra = self.ledger.cassandra
         if isinstance(self.pipeline, KafkaJournalEventsSettings):
-            source = kafka_journal_source.staged_here(self.ledger.cassandra, self.pipeline, self.plan)
+            source = kafka_journal_source.staged_here(cassandra, self.pipeline, self.plan)
             return self._stage(
                 source
                 or kafka_journal_source.staged(
@@ -191,9 +191,7 @@ class _Sealing:
                 )
             )
         if self.plan.letters:
-            return self._decode(
-                staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
-            )
+            return self._decode(staging.dead_letters(self.spark, cassandra, self.plan.pipeline))
         with Kafka(self.settings.kafka) as kafka:
             try:
                 if self.plan.records <= self.pipeline.small_run_rows:

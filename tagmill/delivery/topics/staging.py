@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.kafka import TopicSettings
 from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.reader_notes import Notes, noted_names
@@ -24,7 +25,7 @@ from tagmill.delivery.topics.vectorized_decoder import VectorizedDecoder, arrow_
 from tagmill.kafka.set_apart import Apart, Place, parts
 from tagmill.kafka.worker_source import HEADERS, RECORDS, RecordsByTasks
 from tagmill.ledger.dead_letters import NOT_KEPT
-from tagmill.spark.connector import LARGE_ROWS, table
+from tagmill.spark.cassandra_table import CassandraTable
 
 EVENT, TOMBSTONE, UNREADABLE = KINDS
 # Columns that are kept as they came, with their names in Kafka's records.
@@ -52,15 +53,17 @@ def schema_of(pipeline: TopicSettings) -> pa.Schema:
     return pa.schema({**found, "payload": pa.binary()})
 
 
-def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
+def dead_letters(spark: SparkSession, cassandra: Cassandra, pipeline: str) -> DataFrame:
     """Return a pipeline's dead letters whose content was kept, with the columns of worker_source.RECORDS."""
-    places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
-    letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
-    headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
-    found = places.join(letters, ["pipeline", "topic", "partition"]).where(
-        ~F.startswith("reason", F.lit(NOT_KEPT))
+    ledger = cassandra.settings.ledger_keyspace
+    places = CassandraTable(cassandra, ledger, "dead_letter_places").rows_of(
+        spark.createDataFrame([(pipeline,)], "pipeline string"), ["pipeline"], "topic", "partition"
     )
-    return found.withColumn("headers", headers)
+    found = CassandraTable(cassandra, ledger, "dead_letters").rows_of(
+        places, ["pipeline", "topic", "partition"], "offset", "timestamp", "reason", "key", "value", "headers"
+    )
+    headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
+    return found.where(~F.startswith("reason", F.lit(NOT_KEPT))).withColumn("headers", headers)
 
 
 def decoded(
