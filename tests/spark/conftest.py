@@ -23,6 +23,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.ansi.enabled", "false")
         .config("spark.python.daemon.module", PYTHON_DAEMON)
         .getOrCreate()
     )
