@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
-from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop, GuardRefused, about_pipeline
 from tagmill.ledger.erasures import Erasures
@@ -167,7 +166,7 @@ class _Rebucket:
         self.store = workspace.files
         self.folder = f"{self.name}/rebucket/{uuid4().hex[:12]}"
         self.rows: TableDiff = TableDiff(
-            spark, self.journal, self.source, self.target, self.store.url(self.folder)
+            spark, self.tables, self.source, self.target, self.store.url(self.folder)
         )
 
     @contextmanager
@@ -189,7 +188,6 @@ class _Rebucket:
         anything.
         """
         begun = self.situation.is_begun and self.target.table in self.tables.there()
-        self._known(self.source.table, *([self.target.table] if begun else []))
         survey = self._surveyed()
         lines = self.rows.lines(survey, with_target=begun)
         done = self._result("counted", survey, lines)
@@ -225,19 +223,16 @@ class _Rebucket:
         force.
         """
         from tagmill.views.rebucket import guards
-        from tagmill.views.rebucket.table_diff import numbered
 
         guards.must_be_finished(
             self.workspace, self.journal, self.source, self.settings.on_journal(self.journal)
         )
         self._stop_builders()
         standing = self._begin()
-        writers = [name for name in WRITERS_TABLES if name in self.tables.there()]
-        self._known(*writers)
         self.tell("looking where the plugin's writers are")
-        before = self.rows.fixed(numbered(self.spark, self.journal, writers))
+        before = self.rows.fixed(self.rows.numbered())
         survey, lines, copied, removed = self._agreed(standing)
-        guards.must_not_have_moved(numbered(self.spark, self.journal, writers), before, self.journal)
+        guards.must_not_have_moved(self.rows.numbered(), before, self.journal)
         checkpoints.reached("rebucket.verified")
         self.views.switch(standing)
         checkpoints.reached("rebucket.switched")
@@ -306,16 +301,11 @@ class _Rebucket:
         if self.target.table not in self.tables.there():  # one of that name may have been dropped by hand
             self._forget(self.target.table)
         self.tables.create(self.source.table, self.target.table)
-        self._known(self.source.table, self.target.table)
         return standing
 
     def _forget(self, table: str) -> None:
         keyspace = self.settings.cassandra.ledger_keyspace
         JournalTableIds(self.ledger.cassandra, keyspace, self.journal).forget(table)
-
-    def _known(self, *tables: str) -> None:
-        for name in tables:
-            self.rows.wait_for(name)
 
     def _surveyed(self) -> Survey:
         from tagmill.views.rebucket import guards
@@ -398,7 +388,6 @@ class _Rebucket:
         """
         from tagmill.views.rebucket import guards
 
-        self._known(self.source.table, self.target.table)
         survey = self._surveyed()
         lines = self._compared(survey)
         lost = self.rows.lost(survey, lines, self.rows.cleaned(self.settings.cassandra.ledger_keyspace))

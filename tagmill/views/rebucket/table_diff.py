@@ -6,34 +6,29 @@ over all their columns but timebucket. The sums don't depend on the order of the
 partitions. Where the sums are equal, the rows are.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tagmill.cassandra.bulk_writer import TTL, WRITTEN
 from tagmill.domain.time_buckets import View
 from tagmill.journal.frames import bucket, deleted_for_good
-from tagmill.spark.cassandra_append import BATCHES
+from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import is_time_uuid, offset_ticks
-from tagmill.spark.connector import CASSANDRA, table
 from tagmill.spark.materialize import materialize
+from tagmill.views.rebucket.tables import ViewTables
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 KEY = [*ROW, "timebucket"]
 PLACE = ["tag_name", "timebucket"]
-# CQL functions and their columns: write time (microseconds) and remaining TTL (seconds). Two cells, as either
-# may be null or repaired.
-TIMES = {
-    "writetime(sequence_nr)": "written_row", "writetime(event)": "written_event", "ttl(sequence_nr)": "ttl_row",
-    "ttl(event)": "ttl_event",
+# CQL of columns with write time (microseconds) and remaining TTL (seconds). Two cells, as either may be null or repaired.
+TIMES: dict[str, Any] = {
+    "written_row": "writetime(sequence_nr)", "written_event": "writetime(event)", "ttl_row": "ttl(sequence_nr)",
+    "ttl_event": "ttl(event)",
 }  # fmt: skip
-# Seconds within which a session of the connector learns of a new table.
-PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +53,10 @@ class Survey:
 class TableDiff:
     """The rows of one journal in two tables; intermediate results are written below `url`."""
 
-    def __init__(self, spark: SparkSession, keyspace: str, source: View, target: View, url: str) -> None:
+    def __init__(self, spark: SparkSession, tables: ViewTables, source: View, target: View, url: str) -> None:
         self.spark = spark
-        self.keyspace = keyspace
+        self.tables = tables
+        self.keyspace = tables.keyspace
         self.source = source
         self.target = target
         self.url = url
@@ -70,7 +66,7 @@ class TableDiff:
 
     def survey(self) -> Survey:
         """Count the source's rows, and sum up their hashes and sizes, in one pass."""
-        rows = self._judged(self._table(self.source.table))
+        rows = self._judged(self._rows(self.source))
         sums = rows.groupBy(*PLACE, "bucket").agg(
             F.count("*").alias("rows"),
             F.sum("hash").alias("checksum"),
@@ -100,20 +96,16 @@ class TableDiff:
 
     def broken(self, most: int) -> list[Any]:
         """Return the keys of at most `most` rows whose timestamp is not a TimeUUID, or is one before 1970."""
-        rows = self._judged(self._table(self.source.table)).where("broken")
-        return rows.select(*KEY).limit(most).collect()
+        rows = self._rows(self.source, *KEY).withColumn("ticks", offset_ticks(F.col("timestamp")))
+        return rows.where(_is_broken()).select(*KEY).limit(most).collect()
 
     def _superseded(self, pairs: DataFrame) -> DataFrame:
         """Return misplaced rows that have another copy, in the right bucket or in a lower wrong one."""
         keys = pairs.where("misplaced > 0").select(*PLACE).distinct()
-        wrong = self._judged(self._at(self.source.table, keys)).where(F.col("timebucket") != F.col("home"))
+        wrong = self._judged(self._rows(self.source, places=keys)).where(F.col("timebucket") != F.col("home"))
         wrong = self.fixed(wrong.select(*KEY, "home", "bucket", "hash"))
-        right = self._table(self.source.table, directJoinSetting="on").select(*KEY)
-        twins = (
-            wrong.withColumnRenamed("timebucket", "there")
-            .withColumnRenamed("home", "timebucket")
-            .join(right, KEY)
-        )
+        right = wrong.select(*ROW, F.col("home").alias("timebucket"), F.col("timebucket").alias("there"))
+        twins = self._table(self.source.table).rows_of(right, KEY)
         twins = twins.select(*ROW, F.col("there").alias("timebucket"))
         first = wrong.groupBy(*ROW).agg(F.min("timebucket").alias("first"))
         others = wrong.join(first, ROW).where(F.col("timebucket") > F.col("first")).select(*KEY)
@@ -143,7 +135,7 @@ class TableDiff:
         )
         if with_target:
             found = (
-                self._judged(self._table(self.target.table))
+                self._judged(self._rows(self.target))
                 .groupBy("tag_name", F.col("timebucket").alias("bucket"))
                 .agg(F.count("*").alias("t_rows"), F.sum("hash").alias("t_checksum"))
             )
@@ -161,30 +153,22 @@ class TableDiff:
         """Write the source's rows of the partitions that differ to the target, with the write time and
         remaining TTL of each row.
 
-        The rows are written in the order of the scan: those of a new partition are together in an old one, or
-        the other way round. A repeat writes the same cells with the same write time.
+        The rows are written in the order in which they are read: those of a new partition are together in an old
+        one, or the other way round. A repeat writes the same cells with the same write time.
         """
-        rows = self._timed(self.source.table)
         places = self._feeding(survey, lines.where("differs and rows > 0"))
-        if places.count() < survey.pairs.select(*PLACE).distinct().count():
-            rows = rows.join(places, PLACE, "left_semi")
+        some = places.count() < survey.pairs.select(*PLACE).distinct().count()
+        rows = self._rows(self.source, places=places if some else None, **TIMES)
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
-        columns = [name for name in rows.columns if name not in (*TIMES.values(), "timebucket")]
+        columns = [name for name in rows.columns if name not in (*TIMES, "timebucket")]
         moved = rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
             *columns,
             bucket(self.target.size).alias("timebucket"),
-            written().alias("written"),
-            _ttl().alias("remaining"),
+            written().alias(WRITTEN),
+            _ttl().alias(TTL),
         )
-        options = {
-            **BATCHES,
-            "keyspace": self.keyspace,
-            "table": self.target.table,
-            "writetime": "written",
-            "ttl": "remaining",
-        }
-        moved.write.format(CASSANDRA).options(**options).mode("append").save()
+        self._table(self.target.table).append(moved, large=True)
 
     def _feeding(self, survey: Survey, lines: DataFrame) -> DataFrame:
         """Return the source's partitions that have rows of the new partitions in `lines`."""
@@ -201,7 +185,7 @@ class TableDiff:
         Out: KEY, sequence_nr, written (microseconds), remaining (TTL in seconds; 0: none).
         """
         places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
-        there = self._timed(self.target.table).join(places, PLACE, "left_semi")
+        there = self._rows(self.target, *KEY, "sequence_nr", places=places, **TIMES)
         there = there.select(*KEY, "sequence_nr", written().alias("written"), _ttl().alias("remaining"))
         return self.fixed(
             there.join(
@@ -219,7 +203,7 @@ class TableDiff:
         differing = lines.where("differs and rows > 0")
         places = differing.select("tag_name", F.col("bucket").alias("timebucket"))
         there = self.fixed(
-            self._judged(self._at(self.target.table, places)).select(*KEY, F.col("hash").alias("t_hash"))
+            self._judged(self._rows(self.target, places=places)).select(*KEY, F.col("hash").alias("t_hash"))
         )
         rows = self._moved(survey, differing)
         if cleaned is not None:
@@ -236,10 +220,11 @@ class TableDiff:
         under another number or with a later write time, as a rebuild or a repair of the view leaves it.
         """
         event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
-        rows = self._timed(self.source.table).join(lost.select(*ROW), ROW, "left_semi")
+        rows = self._rows(self.source, *ROW, "sequence_nr", **TIMES)
+        rows = rows.join(lost.select(*ROW), ROW, "left_semi")
         rows = self.fixed(rows.select(*ROW, "sequence_nr", written().alias("written")))
         places = lost.select("tag_name", "timebucket").distinct()
-        there = self._timed(self.target.table).join(places, PLACE, "left_semi")
+        there = self._rows(self.target, *ROW, "sequence_nr", places=places, **TIMES)
         there = there.select(
             *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
         )
@@ -253,53 +238,55 @@ class TableDiff:
         persistence_id, deleted_to.
         """
         known = deleted_for_good(self.spark, ledger_keyspace, self.keyspace)
-        return known.unionByName(self._table(metadata).select(*known.columns)) if metadata else known
+        if metadata is None:
+            return known
+        return known.unionByName(self._table(metadata).rows(self.spark, "persistence_id", "deleted_to"))
 
     def cleaned(self, ledger_keyspace: str) -> DataFrame:
         """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
-        records = table(self.spark, ledger_keyspace, "cleaned_buckets").where(
-            F.col("journal") == self.target.key(self.keyspace)
+        records = CassandraTable(self.tables.cassandra, ledger_keyspace, "cleaned_buckets")
+        rows = records.rows(self.spark, "journal", "timebucket", tag_name="tag")
+        return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PLACE)
+
+    def numbered(self) -> DataFrame:
+        """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
+        progress = self._table("tag_write_progress").rows(
+            self.spark, "persistence_id", "tag", number="tag_pid_sequence_nr"
         )
-        return records.select(F.col("tag").alias("tag_name"), "timebucket")
+        found = progress.withColumn("of", F.lit("tag_write_progress"))
+        if "tag_scanning" not in self.tables.there():
+            return found
+        scanning = self._table("tag_scanning").rows(self.spark, "persistence_id", number="sequence_nr")
+        return found.unionByName(scanning.withColumns({"of": F.lit("tag_scanning"), "tag": F.lit("")}))
 
     def _moved(self, survey: Survey, lines: DataFrame) -> DataFrame:
         """Return the source's rows of the new partitions in `lines`, under their new `timebucket`, with
         hash.
         """
-        rows = self._judged(self._at(self.source.table, self._feeding(survey, lines)))
+        rows = self._judged(self._rows(self.source, places=self._feeding(survey, lines)))
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
         return rows.select(*ROW, F.col("bucket").alias("timebucket"), "hash")
 
     # -- reading
 
-    def wait_for(self, name: str) -> None:
-        """Wait until the connector's session knows a table; raises AnalysisException after
-        PATIENCE_SECONDS.
+    def _table(self, name: str) -> CassandraTable:
+        return CassandraTable(self.tables.cassandra, self.keyspace, name)
+
+    def _rows(self, view: View, *columns: str, places: DataFrame | None = None, **times: Any) -> DataFrame:
+        """Return a view's rows of partitions (PLACE), which are looked up by their keys, or all rows in one scan.
+
+        Args:
+            view: the source or the target.
+            columns: to read; without any, all.
+            places: the partitions; None: all.
+            times: TIMES, to read besides.
         """
-        for attempt in Retrying(
-            retry=retry_if_exception_type(AnalysisException),
-            stop=stop_after_delay(PATIENCE_SECONDS),
-            wait=wait_fixed(0.5),
-            reraise=True,
-        ):
-            with attempt:
-                self._table(name)
-
-    def _table(self, name: str, **options: str) -> DataFrame:
-        return table(self.spark, self.keyspace, name, **options)
-
-    def _timed(self, name: str) -> DataFrame:
-        """Return all rows of a table with TIMES, in one scan."""
-        rows = self._table(name)
-        return rows.select(
-            *rows.columns, *(F.expr(function).alias(alias) for function, alias in TIMES.items())
-        )
-
-    def _at(self, name: str, places: DataFrame) -> DataFrame:
-        """Return the rows of whole partitions (tag_name, timebucket), looked up by their keys."""
+        table, chosen = self._table(view.table), columns or self.tables.there()[view.table].columns
+        if places is None:
+            return table.rows(self.spark, *chosen, **times)
         spread = places.repartition(4 * self.spark.sparkContext.defaultParallelism)
-        return spread.join(self._table(name, directJoinSetting="on"), PLACE)
+        return table.rows_of(spread, PLACE, *chosen, **times)
 
     def _judged(self, rows: DataFrame) -> DataFrame:
         """Return what each row's comparison needs.
@@ -316,7 +303,7 @@ class TableDiff:
             bucket(self.source.size).alias("home"),
             F.xxhash64(*parts).alias("hash"),
             _size().alias("size"),
-            (~is_time_uuid(F.col("timestamp")) | (F.col("ticks") < 0)).alias("broken"),
+            _is_broken().alias("broken"),
         )
 
     def fixed(self, rows: DataFrame) -> DataFrame:
@@ -345,6 +332,11 @@ def written() -> Column:
     return F.coalesce(F.greatest("written_row", "written_event"), F.lit(1).cast("bigint"))
 
 
+def _is_broken() -> Column:
+    """Return whether a row's timestamp is not a TimeUUID, or is one before 1970, by its `ticks`."""
+    return ~is_time_uuid(F.col("timestamp")) | (F.col("ticks") < 0)
+
+
 def _ttl() -> Column:
     """Return the TTL that a row has left (seconds, at least 1), from the columns of TIMES; 0: the row has
     none.
@@ -357,21 +349,3 @@ def _size() -> Column:
     """Return the estimated size of a row: bytes of payload and keys, and 100 for the rest."""
     lengths = [F.coalesce(F.octet_length(name), F.lit(0)) for name in ("event", "persistence_id", "tag_name")]
     return reduce(lambda one, other: one + other, lengths) + F.lit(100)
-
-
-def numbered(spark: SparkSession, keyspace: str, tables: Iterable[str]) -> DataFrame:
-    """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
-    chosen = {
-        "tag_write_progress": (F.col("tag"), F.col("tag_pid_sequence_nr")),
-        "tag_scanning": (F.lit(""), F.col("sequence_nr")),
-    }
-    frames = [
-        table(spark, keyspace, name).select(
-            F.lit(name).alias("of"),
-            "persistence_id",
-            chosen[name][0].alias("tag"),
-            chosen[name][1].alias("number"),
-        )
-        for name in tables
-    ]
-    return reduce(DataFrame.unionByName, frames)
