@@ -390,7 +390,7 @@ class _Rebucket:
 
         survey = self._surveyed()
         lines = self._compared(survey)
-        lost = self.rows.lost(survey, lines, self.rows.cleaned(self.settings.cassandra.ledger_keyspace))
+        lost = self.rows.lost(survey, lines, self.rows.cleaned())
         if not lost.take(1):
             return survey, lines, 0
         guards.must_be_there(self.rows.missed(lost, self._deleted()), self.rows, self.name)
@@ -398,9 +398,7 @@ class _Rebucket:
 
     def _deleted(self) -> DataFrame:
         metadata = self.pipeline.journal.metadata
-        return self.rows.deleted(
-            self.settings.cassandra.ledger_keyspace, metadata if metadata in self.tables.there() else None
-        )
+        return self.rows.deleted(metadata if metadata in self.tables.there() else None)
 
     def _builds(self) -> Builds:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)

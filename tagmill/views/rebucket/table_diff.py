@@ -233,18 +233,19 @@ class TableDiff:
         missed = living(rows, deleted).join(replaced, ROW, "left_anti").select(*ROW)
         return self.fixed(lost.join(missed, ROW, "left_semi"))
 
-    def deleted(self, ledger_keyspace: str, metadata: str | None) -> DataFrame:
+    def deleted(self, metadata: str | None) -> DataFrame:
         """Return up to which sequence_nr events are deleted, by the ledger and the application's table:
         persistence_id, deleted_to.
         """
-        known = deleted_for_good(self.spark, ledger_keyspace, self.keyspace)
+        known = deleted_for_good(self.tables.cassandra, self.spark, self.keyspace)
         if metadata is None:
             return known
         return known.unionByName(self._table(metadata).rows(self.spark, "persistence_id", "deleted_to"))
 
-    def cleaned(self, ledger_keyspace: str) -> DataFrame:
+    def cleaned(self) -> DataFrame:
         """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
-        records = CassandraTable(self.tables.cassandra, ledger_keyspace, "cleaned_buckets")
+        cassandra = self.tables.cassandra
+        records = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "cleaned_buckets")
         rows = records.rows(self.spark, "journal", "timebucket", tag_name="tag")
         return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PLACE)
 
