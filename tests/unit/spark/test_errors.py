@@ -36,7 +36,7 @@ def test_explained_keeps_cause_says_state() -> None:
         explained(WHERE, lambda: state[0]),
     ):
         state[0] = "The build is sealed"
-        raise SparkFailure(FAILURES["unavailable"].text)
+        raise SparkFailure(FAILURES["storage silent"].text)
     assert isinstance(told.value.__cause__, SparkFailure)
 
 
