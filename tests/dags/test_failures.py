@@ -131,7 +131,7 @@ def test_an_xcom_holds_figures_and_short_texts_only():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("right to read", AirflowFailException), ("no node", RETRIED), (None, ZeroDivisionError)],
+    [("right to read", AirflowFailException), ("cassandra of a worker", RETRIED), (None, ZeroDivisionError)],
 )
 def test_foreign_error_ends_task_like_command(name, expected):
     """Steps in Airflow's own process may meet an error that passed its store: it ends the task as it ends a

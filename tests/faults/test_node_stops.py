@@ -21,20 +21,20 @@ SEALED = "is sealed and perhaps half written; the next one finishes it"
     ("work", "words"),
     [
         ("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"),
-        ("tagmill.views.writer.append", SEALED),
+        ("tagmill.spark.cassandra_table.CassandraTable.append", SEALED),
     ],
     ids=["while it reads", "while it writes"],
 )
 def test_build_spark_fails_says_what_is_sealed(
     work: str, words: str, delivery: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise the connector's error while a build reads or writes; the next build ends with the plugin's
+    """Raise a worker's error while a build reads or writes; the next build ends with the plugin's
     rows.
     """
     one = delivery(CASE, WITHOUT_VIEWS, views="tagmill", small_run_rows=0)
 
     def fail(*_: Any, **__: Any) -> None:
-        raise SparkFailure(FAILURES["no node"].text)
+        raise SparkFailure(FAILURES["cassandra of a worker"].text)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, fail)

@@ -59,9 +59,7 @@ SCRIPTS = {
 CLASSES = {
     "right to read": ("no SELECT permission on table", 2),
     "right to write": ("no MODIFY permission on table", 2),
-    "login": ("refused the user name or password", 2),
-    "tls": ("tls_ca_file of [cassandra]", 2),
-    "unavailable": ("(Unavailable)", 75),
+    "cassandra of a worker": ("did not answer Spark", 75),
     "memory": ("raise spark.driver_memory", 75),
     "disk": ("no space left on its disk", 75),
     "start": ("needs Java 17", 75),
