@@ -20,7 +20,7 @@ _FACTOR = np.uint64(FACTOR)
 def row_checksums(rows: pa.RecordBatch, columns: Iterable[Column]) -> Hashes:
     """Return each row's checksum, as the bits of ClickHouse's UInt64.
 
-    ClickHouse computes the same with columns.row_checksum_sql, and Spark with spark_checksum.checksum.
+    ClickHouse computes the same with layout.row_checksum_sql.
     """
     folded = np.zeros(rows.num_rows, np.uint64)
     for column in columns:

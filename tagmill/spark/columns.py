@@ -1,6 +1,4 @@
-"""Expressions of Spark columns: the time in a TimeUUID, and checksums as ClickHouse computes them."""
-
-from typing import Any
+"""Expressions of Spark columns: the time in a TimeUUID."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -28,19 +26,3 @@ def is_time_uuid(offset: Column) -> Column:
 def _bytes_of(text: Column, position: int, length: int) -> Column:
     """Return a part of a text as bytes: of a string, Spark would count all characters first."""
     return F.substring(text.cast("binary"), position, length)
-
-
-def xxhash64(value: Column) -> Column:
-    """Return XXH64 with seed 0, as ClickHouse computes it; Spark's own function always has seed 42."""
-    from pyspark import SparkContext
-
-    # PySpark has no public way to an expression with a seed.
-    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
-    expressions = jvm.PythonUtils.toSeq([value._jc.expr()])
-    hashed = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(expressions, 0)
-    return Column(jvm.org.apache.spark.sql.Column(hashed))
-
-
-def signed(value: int) -> int:
-    """Return the signed number that has the same 64 bits."""
-    return value - 2**64 if value >= 2**63 else value

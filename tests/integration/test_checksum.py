@@ -1,4 +1,4 @@
-"""Spark and ClickHouse compute the same checksum of a row from its columns, and changing any column makes it
+"""Tagmill and ClickHouse compute the same checksum of a row from its columns, and changing any column makes it
 differ.
 """
 
@@ -12,22 +12,15 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from tagmill.clickhouse.client import ClickHouse, Totals
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.spark_checksum import with_checksums
+from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.layout import COLUMNS, NAMES, row_checksum_sql
 from tagmill.ledger import schema
+from tests.support.checksums import checksum
 
-FRAME = (
-    "tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time "
-    "bigint, offset string, "
-    "timebucket bigint, writer_uuid string, ser_id int, ser_manifest string, event_manifest string, "
-    "event binary, "
-    "meta_ser_id int, meta_ser_manifest string, meta binary, late int"
-)
 START = 17_952_444_000_000_000
 # The event time is 2026-11-21T07:00:00.1234567Z, whose last digit (100 ns) neither micro- nor milliseconds
 # can represent.
@@ -110,20 +103,25 @@ def random_row(random: Random) -> dict[str, Any]:
     }
 
 
-def parquet(rows: list[dict[str, Any]]) -> bytes:
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     kinds = {"String": pa.string(), "Int64": pa.int64(), "Int32": pa.int32(), "UInt8": pa.int32()}
     fields = []
     for column in COLUMNS:
         kind = kinds[column.file_type.removeprefix("Nullable(").removesuffix(")")]
         fields.append((column.name, pa.binary() if column.name in ("event", "meta") else kind))
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
     sink = BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), sink)
+    pq.write_table(pa.Table.from_batches([batch_of(rows)]), sink)
     return sink.getvalue()
 
 
-def spark_checksums(spark: SparkSession, rows: list[dict[str, Any]]) -> list[int]:
-    frame = spark.createDataFrame([tuple(row[name] for name in NAMES) for row in rows], FRAME).coalesce(1)
-    return [row.row_checksum % 2**64 for row in with_checksums(frame).select("row_checksum").collect()]
+def checksums_of(rows: list[dict[str, Any]]) -> list[int]:
+    found = row_checksums(batch_of(rows), COLUMNS).tolist()
+    assert found == [checksum(row, COLUMNS) for row in rows]
+    return found
 
 
 def inserted(table: tuple[ClickHouse, str], rows: list[dict[str, Any]]) -> UUID:
@@ -140,7 +138,7 @@ def months(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_spark_and_clickhouse_agree_on_every_row(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
+def test_rows_have_one_checksum_in_clickhouse(table: tuple[ClickHouse, str]) -> None:
     random = Random(5)
     rows = [random_row(random) for _ in range(300)] + [
         ROW,
@@ -148,7 +146,7 @@ def test_spark_and_clickhouse_agree_on_every_row(spark: SparkSession, table: tup
     ]
     for number, row in enumerate(rows):
         row["tag_pid_sequence_nr"] = number  # finds the row again
-    expected = spark_checksums(spark, rows)
+    expected = checksums_of(rows)
     found: dict[int, int] = {}
     for of_month in months(rows).values():
         batch = inserted(table, of_month)
@@ -174,21 +172,19 @@ def test_stored_columns_are_those_of_the_file(table: tuple[ClickHouse, str]) -> 
     ]
 
 
-def test_large_payloads_have_one_checksum_in_both(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
+def test_large_payloads_have_one_checksum_in_both(table: tuple[ClickHouse, str]) -> None:
     random = Random(6)
     rows = [ROW | {"event": random.randbytes(5 * 1024 * 1024), "sequence_nr": n} for n in range(2)]
-    assert table[0].totals(table[1], inserted(table, rows)) == [
-        Totals(1, 2, sum(spark_checksums(spark, rows)) % 2**64)
-    ]
+    assert table[0].totals(table[1], inserted(table, rows)) == [Totals(1, 2, sum(checksums_of(rows)) % 2**64)]
 
 
-def test_totals_beyond_64_bits_wrap_equally(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
-    """Wrap sums beyond 64 bits equally in Spark and in ClickHouse, there from rows and from the
+def test_totals_beyond_64_bits_wrap_equally(table: tuple[ClickHouse, str]) -> None:
+    """Wrap sums beyond 64 bits equally in Tagmill and in ClickHouse, there from rows and from the
     projection.
     """
     random = Random(7)
     rows = next(iter(months([random_row(random) | {"event_time": START} for _ in range(100)]).values()))
-    checksums = spark_checksums(spark, rows)
+    checksums = checksums_of(rows)
     assert sum(checksums) > 2**64
     batch = inserted(table, rows)
     expected = [Totals(1, 100, sum(checksums) % 2**64)]
@@ -242,11 +238,11 @@ def test_changing_one_column_of_one_row_is_seen(table: tuple[ClickHouse, str], c
 
 
 def test_values_exchanged_between_two_rows_are_seen(
-    table: tuple[ClickHouse, str], spark: SparkSession
+    table: tuple[ClickHouse, str],
 ) -> None:
     one, other = ROW | {"event": b"a", "meta": b"b"}, ROW | {"sequence_nr": 11, "event": b"c", "meta": b"d"}
     straight, crossed = [one, other], [one | {"meta": b"d"}, other | {"meta": b"b"}]
-    assert sum(spark_checksums(spark, straight)) % 2**64 != sum(spark_checksums(spark, crossed)) % 2**64
+    assert sum(checksums_of(straight)) % 2**64 != sum(checksums_of(crossed)) % 2**64
     assert (
         table[0].totals(table[1], inserted(table, straight))[0].checksum
         != table[0].totals(table[1], inserted(table, crossed))[0].checksum

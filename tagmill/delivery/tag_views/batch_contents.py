@@ -2,21 +2,25 @@
 that go into new ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
+from tagmill.delivery.arrow_checksum import row_checksums
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.model import Plan
-from tagmill.delivery.tag_views.spark_checksum import with_checksums
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.delivery.tag_views.working_rows import WorkingRows, counts
-from tagmill.domain.batches.layout import NAMES
+from tagmill.domain.batches.layout import COLUMNS, NAMES
 from tagmill.domain.time_buckets import month
 from tagmill.runs.storage import RunFiles
+from tagmill.spark.arrow_chunks import in_python
 
 # First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged
 # files.
@@ -149,7 +153,17 @@ def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
         .withColumn("late", F.coalesce("now_late", "late"))
         .drop("now_late", "row_checksum")
     )
-    return with_checksums(marked)
+    schema = StructType([*marked.schema, StructField("row_checksum", LongType())])
+    return in_python(marked, _with_checksums, schema)
+
+
+def _with_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows with `row_checksum` behind their columns."""
+    for rows in batches:
+        checksums = pa.array(row_checksums(rows, COLUMNS).view(np.int64))
+        yield pa.RecordBatch.from_arrays(
+            [*rows.columns, checksums], names=[*rows.schema.names, "row_checksum"]
+        )
 
 
 def recut_totals(
