@@ -107,6 +107,19 @@ def test_rekey_payload_without_id_is_refused(shop):
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
 
 
+def test_rekey_passes_large_payloads(shop):
+    """Rekey payloads of nearly a megabyte each, and back: each can be read again."""
+    one = shop(shards=2)
+    for product in range(60):
+        one.send(product, note="x" * 900_000)
+    one.deliver()
+    before = one.ids()
+    for shards in (3, 2):
+        one.configure(shards=shards)
+        assert rekeyed(one).same == 60
+    assert one.ids() == before
+
+
 def test_rekey_during_open_run_is_refused(shop):
     one = shop()
     one.send(1)
