@@ -1,1 +1,1 @@
-"""Spark: sessions, the connector to Cassandra, and what its errors mean."""
+"""Spark: sessions, tables of Cassandra as DataFrames, and what its errors mean."""
