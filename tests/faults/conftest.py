@@ -24,15 +24,12 @@ import pytest
 from local.fixtures import TABLES
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
-from tagmill.spark import connector, session
+from tagmill.spark import session
 from tests.conftest import SettingsFactory
 from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
 from tests.support.delivery import deliver, tagmill
 from tests.support.leases import free_lease
-
-# Ids of the tables that the session, which all tests share, has learned of: asking costs 40 ms a table.
-KNOWN_TABLES: set[uuid.UUID] = set()
 
 
 def dead_process() -> str:
@@ -92,13 +89,6 @@ class Delivery:
 
     def here(self, *arguments: str) -> Ended:
         """Run a command in this process, with the session that all tests share, and return how it ended."""
-        for keyspace in (self.keyspace, self.settings.cassandra.ledger_keyspace):
-            rows = self.stack.session.execute(
-                "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
-            )
-            new = {row.id: row.table_name for row in rows if row.id not in KNOWN_TABLES}
-            connector.await_tables(self.spark, keyspace, dict.fromkeys(new.values(), ()))
-            KNOWN_TABLES.update(new)
         shared = patch.object(session, "session", lambda *_, **__: self.spark)
         with shared, patch.object(self.spark, "stop", lambda: None):
             return self.said(*arguments)

@@ -88,10 +88,8 @@ def variables(tmp_path: Path) -> dict[str, str]:
 def test_deliveries_by_client_certificate_arrive(
     servers: Secured, tmp_path: Path, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deliver tag views and a topic with an encrypted key; drivers, connector, Kafka source and Python workers connect.
+    """Deliver tag views and a topic with an encrypted key; this process and workers connect.
 
-    A rebuild reads the journal by Python workers. So does the second delivery of the topic: Spark's source can't
-    read one of its timestamps.
     Neither the password nor the key is in any output or file.
     """
     certificates = issued(servers)

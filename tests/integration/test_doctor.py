@@ -18,7 +18,6 @@ from tagmill.delivery.topics import destination_table
 from tagmill.doctor import executors, machine
 from tagmill.domain import clock
 from tagmill.ledger import schema
-from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.conftest import FEW_ROWS, toml_value
 from tests.support import breaking
@@ -300,7 +299,6 @@ def test_executors_are_examined(patient: Patient, spark: Any, monkeypatch) -> No
     """Call executors fine that run the same Python, and find those that run another one."""
     monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
-    connector.await_tables(spark, f"{patient.name}_ledger", {"pipelines": ()})
     found = patient.examined("--spark", "--pipeline", "orders")
     assert [found[check] for check in executors.CHECKS if found[check]["level"] != "fine"] == []
     found = patient.examined("--spark", "--pipeline", "products")

@@ -20,9 +20,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from local.fixtures import WITHOUT_VIEWS, load_case
 from tagmill.config.settings import Settings
-from tagmill.spark import connector
 from tagmill.spark import session as sparksession
-from tests.integration.test_init import LEDGER, servers
+from tests.integration.test_init import servers
 from tests.integration.test_topic_formats import PRICE, avro_schema, encoded, written
 from tests.support.building import recorded
 from tests.support.certificates import Authority
@@ -36,12 +35,10 @@ CASE = "partition-boundary"
 Run = Callable[..., tuple[int, str, str]]
 
 
-def walked(
-    file: Path, options: list[str], run: Run, between: Callable[[str], None] = lambda _: None
-) -> list[str]:
+def walked(file: Path, options: list[str], run: Run) -> list[str]:
     """Run `init`, `doctor`, and then what `init` says to run next, with the file as it is; return those commands.
 
-    Before the tables are there, the doctor finds nothing else wrong. `between` is called with each command.
+    Before the tables are there, the doctor finds nothing else wrong.
     """
     code, said, error = run(file, "init", *options, "--output", str(file), "--yes")
     assert code == 0, error
@@ -53,7 +50,6 @@ def walked(
     commands = [line.strip() for line in said.partition("\nnext:\n")[2].splitlines()]
     commands = [line.removeprefix(begin) for line in commands if not line.startswith("export ")]
     for command in commands:
-        between(command)
         code, told, error = run(file, *shlex.split(command))
         assert code == 0, (command, told, error)
     assert file.read_text() == text
@@ -80,11 +76,6 @@ def of_kafka(topic: Topic) -> list[str]:
     return ["--kafka", f"127.0.0.1:{topic.port}", "--topic", topic.name]
 
 
-def known(spark: Any, *tables: str) -> None:
-    """Wait until the shared session knows tables of the ledger."""
-    connector.await_tables(spark, LEDGER, dict.fromkeys(tables, ()))
-
-
 @pytest.mark.parametrize("form", ["avro", "protobuf"])
 def test_topic_with_schema_walks_to_delivery(stack, kafka, shared, topic, tmp_path, form) -> None:
     """Deliver a topic whose records only a schema can read, framed as a registry's clients frame them."""
@@ -108,9 +99,6 @@ def test_topic_with_schema_walks_to_delivery(stack, kafka, shared, topic, tmp_pa
         file,
         [*servers(stack), *of_kafka(topic), *options, "--unique-id", "product_id"],
         tagmill,
-        lambda command: (
-            known(shared, "deduplication", "dead_letters", "dead_letter_places") if "run" in command else None
-        ),
     )
     assert commands == ["schema apply", "doctor", f"run deliver -p {topic.name}"]
     price = {"avro": "price", "protobuf": "double"}[form]
@@ -126,14 +114,8 @@ def test_kafka_journal_walks_to_delivery(stack, kafka, kafka_journal, shared, tm
     topic.append("cart-2", [(1, {"a": 3})])
     topic.flush()
     file = tmp_path / "tagmill.toml"
-
-    def between(command: str) -> None:
-        if command.startswith("run"):
-            connector.await_tables(shared, journal.name, {"journal": (), "metajournal": ()})
-            known(shared, "deduplication", "dead_letters", "dead_letter_places")
-
     options = [*servers(stack), *of_kafka(topic), "--keyspace", journal.name]
-    commands = walked(file, options, tagmill, between)
+    commands = walked(file, options, tagmill)
     settings = Settings.load(file)
     (replicated,), (delivered,) = settings.kafka_journals, settings.streams
     assert commands == [
@@ -149,16 +131,7 @@ def test_kafka_journal_walks_to_delivery(stack, kafka, kafka_journal, shared, tm
 def test_journal_without_views_walks_to_delivery(stack, keyspace, shared, tmp_path) -> None:
     """Build the views of a journal that has none, then deliver them."""
     journal, file = keyspace(CASE, WITHOUT_VIEWS), tmp_path / "tagmill.toml"
-
-    def between(command: str) -> None:
-        if command.startswith("views"):
-            tables = ("messages", "tag_views", "tag_write_progress")
-            connector.await_tables(shared, journal, dict.fromkeys(tables, ()))
-            known(shared, "view_progress")
-        elif command.startswith("run"):
-            known(shared, "progress")
-
-    commands = walked(file, [*servers(stack), "--keyspace", journal], tagmill, between)
+    commands = walked(file, [*servers(stack), "--keyspace", journal], tagmill)
     settings = Settings.load(file)
     assert settings.pipelines[only(settings)].views == "tagmill"
     assert commands == ["schema apply", "doctor", f"views build -p {journal}", f"run deliver -p {journal}"]

@@ -14,7 +14,6 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import steps
 from tagmill.onboarding import journal_survey
 from tagmill.onboarding.draft import plain_name
-from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.support.building import recorded
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, only, stored, tagmill
@@ -94,9 +93,6 @@ def test_init_then_deliver_without_editing(stack, kafka, keyspace, shared, tmp_p
     code, said, error = tagmill(file, "explain", "-p", plain_name(topic.name))
     assert code == 0 and f"Run 1 reads up to {sent + 3} records" in said, error
     assert stored(settings, journal) == before
-    connector.await_tables(
-        shared, LEDGER, dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
-    )
     steps.plan(settings, journal, owner=OWNER)
     code, said, error = tagmill(file, "explain", "-p", journal)
     assert code == 0 and "Run 1 is PLANNED and is finished first" in said, error

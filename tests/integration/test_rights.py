@@ -18,7 +18,6 @@ from local.cassandra import Cassandra as CassandraServer
 from local.fixtures import WITHOUT_VIEWS, load_case
 from tagmill.config.settings import Settings
 from tagmill.ledger import schema
-from tagmill.spark import connector
 from tagmill.spark import session as sparksession
 from tests.conftest import SettingsFactory
 from tests.support.building import recorded, rows
@@ -125,7 +124,6 @@ def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, rig
     file, pipeline = guarded.factory.file(only(settings)), only(settings)
     both = [keyspace, settings.cassandra.ledger_keyspace]
     guarded.grant_all_but(both, right, f"{keyspace}.{table}")
-    connector.await_tables(spark, keyspace, {"messages": (), "tag_views": (), "tag_write_progress": ()})
     refused(file, pipeline, right, f"{keyspace}.{table}", "views", "build")
     if right == "SELECT":
         assert rows(guarded, keyspace, "tag_views") == []
@@ -135,7 +133,6 @@ def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, rig
     assert code == 0, said
     for name in ("tag_views", "tag_write_progress"):
         assert rows(guarded, keyspace, name) == recorded(CASE, name), name
-    # A rebuild lists the persistence ids by the connector's Java API, which needs the session's login.
     code, _, said = tagmill(file, "views", "rebuild", "--pipeline", pipeline, "--offline", "--yes")
     assert code == 0, said
 
@@ -151,7 +148,6 @@ def test_delivery_right_missing_is_named_then_delivers(guarded, as_worker, spark
     file, pipeline = guarded.factory.file(only(settings)), only(settings)
     ledger = settings.cassandra.ledger_keyspace
     guarded.grant_all_but([keyspace, ledger], "SELECT", f"{ledger}.progress")
-    connector.await_tables(spark, keyspace, {"tag_views": ()})
     refused(file, pipeline, "SELECT", f"{ledger}.progress", "run", "deliver")
     assert state(settings, pipeline, 1) == "SEALED"
     guarded.session.execute(f"GRANT SELECT ON {ledger}.progress TO {WORKER}")
