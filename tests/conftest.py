@@ -221,7 +221,7 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """Start one Spark session for all tests that deliver on the stack; a test must never
     stop it.
     """
-    from tagmill.spark import bulk_load, cassandra_table, table_scan
+    from tagmill.spark import bulk_load, cassandra_table
     from tagmill.spark.session import session
 
     configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
@@ -234,7 +234,6 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     running = session(configured, name="tagmill-tests")
     with (
         patch.object(bulk_load, "TASKS", FEW_TASKS),
-        patch.object(table_scan, "TASKS_PER_CORE", FEW_TASKS),
         patch.object(cassandra_table, "TASKS_PER_CORE", FEW_TASKS),
     ):
         yield running

@@ -238,7 +238,7 @@ class _Audit:
 
         progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
         self.tell("reading the journal")
-        tables = staging.TableStaging(self.spark, self.ledger.cassandra, self.journal, scope, self.files)
+        tables = staging.TableStaging(self.spark, self.journal, scope, self.files)
         events = tables.stage_journal(f"{self.folder}/journal")
         checkpoints.reached("audit.journal_read")
         self.tell("reading the view")

@@ -19,7 +19,7 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
-from tagmill.spark.table_scan import TableScan, Target
+from tagmill.spark.task_files import Target
 
 ID = "persistence_id"
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
@@ -74,32 +74,32 @@ class TableStaging:
     """Stages the tables of one journal for one audit, below folders of `files`."""
 
     spark: SparkSession
-    cassandra: Cassandra
     journal: JournalSchema
     scope: Scope
     files: RunFiles
 
     def stage_journal(self, folder: str) -> DataFrame:
         """Write one row per event of `messages`, of all persistence ids, and return them (row_hashes.JOURNAL)."""
-        names = self.journal.names
-        scan = TableScan(names.cql(names.messages), (ID, "partition_nr"), self.journal.columns)
         repeated = [ID, "writer_uuid", "bucket", "flaw", "tags.list.element"]
         target = Target(self.files, folder, row_hashes.JOURNAL, repeated)
-        return self._staged(scan, target, row_hashes.of_messages)
+        messages = self.journal.names.messages
+        return self._staged(messages, self.journal.columns, target, row_hashes.of_messages)
 
     def stage_view(self, folder: str) -> DataFrame:
         """Write one row per row of the view with a tag of the pipeline, and return them (row_hashes.VIEW)."""
-        journal = self.journal
-        there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
-        scan = TableScan(journal.names.cql(journal.view_table), ("tag_name", "timebucket"), there)
+        view = self.journal.view_table
+        there = sorted(self.journal.tables[view] & set(VIEW_COLUMNS))
         repeated = [ID, "tag", "writer_uuid", "bucket", "timebucket"]
         target = Target(self.files, folder, row_hashes.VIEW, repeated)
-        return self._staged(scan, target, row_hashes.of_view)
+        return self._staged(view, there, target, row_hashes.of_view)
 
-    def _staged(self, scan: TableScan, target: Target, convert: Callable[..., pa.RecordBatch]) -> DataFrame:
+    def _staged(
+        self, table: str, columns: Sequence[str], target: Target, convert: Callable[..., pa.RecordBatch]
+    ) -> DataFrame:
         target.files.remove_folder(target.folder)
         kept = partial(convert, tags=self.scope.tags, until=self.scope.until, size=self.scope.size)
-        return target.frame(self.spark, scan.write(self.spark, self.cassandra, target, kept))
+        names = self.journal.table(table).write(self.spark, columns, target, kept)
+        return target.frame(self.spark, names)
 
 
 def stage_deleted(

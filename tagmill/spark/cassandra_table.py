@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tagmill.cassandra.arrow_values import arrow_type, with_texts
-from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.bulk_writer import Target as TargetTable
+from tagmill.cassandra.bulk_writer import write_rows
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.cassandra.paging import Pages, kept_pages, token_ranges
 from tagmill.config.settings import CassandraSettings
@@ -27,6 +28,7 @@ from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
 from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.bulk_load import COUNT
+from tagmill.spark.task_files import FILES, Convert, Target
 
 # Tasks that read a whole table, for each core.
 TASKS_PER_CORE = 8
@@ -87,17 +89,19 @@ class CassandraTable:
 
         Raises ConfigurationError: there is no such table or column.
         """
-        reading = self._reading(columns, terms)
-        count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-        ranges: Sequence[tuple[int | None, int | None]]
-        # A cluster whose partitioner isn't Murmur3 is read by one task.
-        ranges = token_ranges(self.cassandra, count) or [(None, None)]
-        key = ", ".join(identifiers.cql(name) for name in self._partition_key())
         tail = "" if per_partition is None else f" PER PARTITION LIMIT {per_partition}"
-        bounds = (f"token({key}) > ?", f"token({key}) <= ?") if ranges[0][0] is not None else ()
-        task = partial(_scan, reading=reading, query=reading.query(*bounds, tail=tail), ranges=ranges)
-        numbers = spark.range(0, len(ranges), 1, min(count, len(ranges)))
-        return numbers.mapInArrow(task, from_arrow_schema(pa.schema(reading.types)))
+        scan = self._scan(spark, self._reading(columns, terms), tail)
+        return scan.numbers(spark).mapInArrow(scan.rows, from_arrow_schema(pa.schema(scan.reading.types)))
+
+    def write(
+        self, spark: SparkSession, columns: Sequence[str], target: Target, convert: Convert
+    ) -> list[str]:
+        """Read all rows, UUIDs as binary(16), write what `convert` makes of them to `target`, and return the files'
+        names.
+        """
+        scan = self._scan(spark, self._reading(columns, {}))
+        task = partial(_written, scan, target, convert)
+        return target.names(scan.numbers(spark).mapInArrow(task, from_arrow_schema(FILES)))
 
     def rows_of(
         self,
@@ -152,11 +156,21 @@ class CassandraTable:
             written_at: the write time (microseconds) of rows that have none of their own.
             large: whether a row may have a megabyte.
         """
-        target = Target(self.keyspace, self.name, written_at or 0)
-        task = partial(_append, settings=self.cassandra.settings, target=target)
+        to = TargetTable(self.keyspace, self.name, written_at or 0)
+        task = partial(_append, settings=self.cassandra.settings, to=to)
         schema = from_arrow_schema(COUNT)
         written = in_python(rows, task, schema, LARGE_ROWS) if large else rows.mapInArrow(task, schema)
         return sum(line["rows"] for line in written.collect())
+
+    def _scan(self, spark: SparkSession, reading: "_Reading", tail: str = "") -> "_Scan":
+        count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+        # A cluster whose partitioner isn't Murmur3 is read by one task.
+        ranges = token_ranges(self.cassandra, count)
+        if ranges is None:
+            return _Scan(reading, reading.query(tail=tail), [()], 1)
+        key = ", ".join(identifiers.cql(name) for name in self._partition_key())
+        query = reading.query(f"token({key}) > ?", f"token({key}) <= ?", tail=tail)
+        return _Scan(reading, query, ranges, min(count, len(ranges)))
 
     def _reading(self, columns: Sequence[str], terms: Mapping[str, str]) -> _Reading:
         """Ask Cassandra for the types of what is read."""
@@ -188,17 +202,35 @@ class CassandraTable:
         return found
 
 
-def _scan(
-    numbers: Iterable[pa.RecordBatch],
-    reading: _Reading,
-    query: str,
-    ranges: Sequence[tuple[int | None, int | None]],
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The reading of a table by so many `tasks`: the query of each part, by the values that it binds."""
+
+    reading: _Reading
+    query: str
+    parts: Sequence[tuple[int, ...]]
+    tasks: int
+
+    def numbers(self, spark: SparkSession) -> DataFrame:
+        """Return the numbers of the parts, each task's together."""
+        return spark.range(0, len(self.parts), 1, self.tasks)
+
+    def rows(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of parts as Spark takes them."""
+        return map(with_texts, self.pages(numbers))
+
+    def pages(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of parts, UUIDs as binary(16)."""
+        pages = self.reading.pages()
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from pages.of(self.query, *self.parts[number])
+
+
+def _written(
+    scan: _Scan, target: Target, convert: Convert, numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    pages = reading.pages()
-    for batch in numbers:
-        for number in batch["id"].to_pylist():
-            bounds = () if ranges[number][0] is None else ranges[number]
-            yield from map(with_texts, pages.of(query, *bounds))
+    return target.write_rows(map(convert, scan.pages(numbers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +318,6 @@ def _distinct(batch: pa.RecordBatch, on: Sequence[str]) -> Iterator[pa.RecordBat
 
 
 def _append(
-    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, target: Target
+    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, to: TargetTable
 ) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"rows": [write_rows(connected(settings), target, batches)]}, COUNT)
+    yield pa.RecordBatch.from_pydict({"rows": [write_rows(connected(settings), to, batches)]}, COUNT)

@@ -131,7 +131,7 @@ class Reader:
         any of these events.
         """
         if not some_deleted and self.numbered is None:
-            return self._met(self.staging.of_table(self.spark, self.cassandra, self._next())) is not None
+            return self._met(self.staging.of_table(self.spark, self._next())) is not None
         rows = all_events(self.spark, self.journal)
         if some_deleted:
             deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import row_groups
-from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.uuids import of_binary, text, ticks, versions
 from tagmill.domain.timeuuid import FUTURE_TICKS
 from tagmill.journal.event_batches import event_tags, rows_of_events
@@ -22,7 +21,7 @@ from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import ID, META, JournalSchema
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
-from tagmill.spark.table_scan import FILES, Convert, TableScan, Target
+from tagmill.spark.task_files import FILES, Convert, Target
 
 EVENT = {
     "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
@@ -75,11 +74,11 @@ class Staging:
         name = self._target(folder).write(row_groups(map(self._convert(), rows)))
         return [name] if name else []
 
-    def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str]:
+    def of_table(self, spark: SparkSession, folder: str) -> list[str]:
         """Write all of messages, which the tasks themselves read, and return the files."""
-        names = self.journal.names
-        scan = TableScan(names.cql(names.messages), (ID, "partition_nr"), self.journal.columns)
-        return scan.write(spark, cassandra, self._target(folder), partial(_events, self._convert()))
+        messages = self.journal.table(self.journal.names.messages)
+        convert = partial(_events, self._convert())
+        return messages.write(spark, self.journal.columns, self._target(folder), convert)
 
     def _target(self, folder: str) -> Target:
         return Target(self.files, folder, schema_of(self.journal), REPEATED)

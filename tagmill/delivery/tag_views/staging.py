@@ -26,7 +26,7 @@ from tagmill.domain.time_buckets import BucketSize
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, bounds
 from tagmill.runs.parquet_files import write_table
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.table_scan import Target
+from tagmill.spark.task_files import Target
 
 TOTALS = pa.schema({"total": pa.string()})
 # Columns to encode with a dictionary, since their values repeat.
