@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
@@ -54,9 +55,8 @@ FEW_ROWS = {
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
-# The version of PySpark in the extra `spark`, and the newest Python that it supports; later ones lack the module
-# distutils.
-PYSPARK, NEWEST_PYTHON = "3.5.7", (3, 11)
+# The newest Python that a major version of PySpark supports; those after 3.11 lack the module distutils.
+NEWEST_PYTHON = {3: (3, 11), 4: (3, 13)}
 # Module that executors' Python runs to fork its workers.
 PYTHON_DAEMON = "tagmill.spark.python_daemon"
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -166,7 +166,7 @@ def session(
         log: file to which a JVM that is started here writes what it would print on the terminal.
         few_rows: as spark_conf takes it.
     """
-    require_python(sys.version_info[:2])
+    require_python(sys.version_info[:2], version("pyspark"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -188,13 +188,17 @@ def session(
     return spark
 
 
-def require_python(version: tuple[int, ...]) -> None:
-    """Raise ConfigurationError for a Python that PySpark does not support."""
-    if version > NEWEST_PYTHON:
-        newest, this = (".".join(map(str, one)) for one in (NEWEST_PYTHON, version))
+def require_python(python: tuple[int, ...], pyspark: str) -> None:
+    """Raise ConfigurationError for a Python that this version of PySpark does not support."""
+    newest = NEWEST_PYTHON.get(int(pyspark.partition(".")[0]), python)
+    if python > newest:
+        supported, this = (".".join(map(str, one)) for one in (newest, python))
+        cure = f"Install tagmill[spark] into an environment of Python {supported}"
+        if pyspark.startswith("3."):
+            cure += ", or tagmill[spark4] into this one"
         raise ConfigurationError(
-            f"Spark's jobs need Python {newest}, the newest that PySpark {PYSPARK} supports; this is {this}. "
-            f"Nothing was started. Install tagmill[spark] into an environment of Python {newest}"
+            f"Spark's jobs need Python {supported}, the newest that PySpark {pyspark} supports; this is {this}. "
+            f"Nothing was started. {cure}"
         )
 
 
