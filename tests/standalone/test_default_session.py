@@ -19,10 +19,8 @@ from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only
 from tests.support.rebucketing import in_buckets, rebucketed, same_rows
 from tests.support.topics import made
 
-# What the tests change of the default: new tables are known at once, and less memory is enough.
-CONF = {
-    "spark.driver.extraJavaOptions": "-Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms"
-}
+# No settings of Spark, in place of those that other tests set for few rows.
+CONF: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module")
