@@ -1,12 +1,10 @@
 """JVM flags of a job, which give way to the configuration, and its jars."""
 
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from local.layout import ROOT
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.spark.session import (
@@ -15,7 +13,6 @@ from tagmill.spark.session import (
     HOT,
     JAVA_OPTIONS,
     NEWEST_PYTHON,
-    PYSPARK,
     require_python,
     spark_conf,
 )
@@ -113,12 +110,11 @@ def test_folder_without_jars_is_refused(tmp_path: Path) -> None:
         spark_conf(Settings.model_validate({"spark": {"jars": tmp_path}}))
 
 
-def test_pyspark_version_is_that_of_extra() -> None:
-    content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert f"pyspark=={PYSPARK}" in content["project"]["optional-dependencies"]["spark"]
-
-
-def test_newer_python_is_refused_with_one_line() -> None:
-    require_python(NEWEST_PYTHON)
-    with pytest.raises(ConfigurationError, match="need Python 3.11, .* this is 3.13. Nothing was started"):
-        require_python((3, 13))
+@pytest.mark.parametrize(
+    ("pyspark", "newest", "cure"),
+    [("3.5.7", (3, 11), r"\[spark4\] into this one"), ("4.3.0", (3, 13), "an environment of Python 3.13")],
+)
+def test_newer_python_is_refused_with_one_line(pyspark: str, newest: tuple[int, int], cure: str) -> None:
+    require_python(newest, pyspark)
+    with pytest.raises(ConfigurationError, match=f"this is 3.14. Nothing was started. .*{cure}"):
+        require_python((3, 14), pyspark)
