@@ -7,7 +7,7 @@ event of partition n, the next one is in n, n + 1 or, where a write fills the re
 on are read, REACH partitions at a time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -30,6 +30,8 @@ REACH = 3
 # Sequence_nrs within which the first new event of an id is to be. One that is further away is staged alone: it shows
 # that events in front of it are missing.
 NEAR = 2
+# Partitions that one query looks for events in.
+PARTITIONS_AT_ONCE = 64
 # Known persistence ids whose first new events this process asks for itself, without a worker.
 FEW_IDS = 20_000
 
@@ -118,11 +120,8 @@ class Reader:
         further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
         if not further.take(1):
             return
-        ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias(
-            "partition_nr"
-        )
-        keys = self._spread(further.select(ID, "from_nr", ahead))
-        found = self._kept(self._rows(keys, [ID, "partition_nr"], {"sequence_nr >": "from_nr"}))
+        ahead = _in_lots(F.col("first"), F.col("first") + (SEARCHED_PARTITIONS - 1))
+        found = self._kept(self._behind(further.select(ID, "from_nr", ahead)))
         if found is not None:
             self._partitions(self._settled(_onward(further, found)))
 
@@ -147,13 +146,10 @@ class Reader:
         if not ids.take(1):
             return ids
         until = F.col("first") + F.least(F.col("from_nr"), F.lit(SEARCHED_PARTITIONS))
-        keys = ids.select(
-            ID,
-            "from_nr",
-            (F.col("from_nr") + 1).alias("sequence_nr"),
-            F.explode(F.sequence("first", until)).alias("partition_nr"),
-        )
-        found = self.messages.rows_of(self._spread(keys), EVENT)
+        next_nr = (F.col("from_nr") + 1).alias("sequence_nr")
+        keys = self._spread(ids.select(ID, "from_nr", next_nr, _in_lots(F.col("first"), until)))
+        wanted = {"partition_nr IN": "partitions"}
+        found = self.messages.rows_of(keys, [ID, "sequence_nr"], "partition_nr", where=wanted)
         exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
         # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first
         # partitions are looked at.
@@ -178,7 +174,8 @@ class Reader:
         is_near = F.col("sequence_nr") <= F.col("from_nr") + NEAR
         near, gap_in_front = _parts(new, is_near, ~is_near)
         if gap_in_front is not None:
-            self._kept(self._rows(self._spread(gap_in_front.rows.select(*EVENT)), EVENT))
+            keys = self._spread(gap_in_front.rows.select(*EVENT))
+            self._kept(self.messages.rows_of(keys, EVENT, *self._but(EVENT)))
         if near is not None:
             self._partitions(near.rows.select(*PLACE))
 
@@ -186,18 +183,19 @@ class Reader:
         """Read the events behind from_nr in the partitions from `first` on. In: persistence_id, from_nr, first."""
         while ids.take(1):
             reach = F.sequence("first", F.col("first") + (REACH - 1)).alias("partitions")
-            keys = self._spread(ids.select(ID, "from_nr", reach))
-            found = self._kept(
-                self._rows(keys, [ID], {"partition_nr IN": "partitions", "sequence_nr >": "from_nr"})
-            )
+            found = self._kept(self._behind(ids.select(ID, "from_nr", reach)))
             if found is None:
                 return
             ids = self._settled(_onward(ids, found))
 
-    def _rows(self, keys: DataFrame, on: Sequence[str], where: Mapping[str, str] | None = None) -> DataFrame:
-        """Look up rows of messages with all columns that a build reads (CassandraTable.rows_of)."""
-        columns = [name for name in self.journal.columns if name not in on]
-        return self.messages.rows_of(keys, on, *columns, where=where)
+    def _behind(self, ids: DataFrame) -> DataFrame:
+        """Return the events behind from_nr in `partitions`. In: persistence_id, from_nr, partitions (partition_nrs)."""
+        wanted = {"partition_nr IN": "partitions", "sequence_nr >": "from_nr"}
+        return self.messages.rows_of(self._spread(ids), [ID], *self._but([ID]), where=wanted)
+
+    def _but(self, names: Sequence[str]) -> list[str]:
+        """Return the columns that a build reads, but for these."""
+        return [name for name in self.journal.columns if name not in names]
 
     def _spread(self, keys: DataFrame) -> DataFrame:
         """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""
@@ -295,6 +293,13 @@ def _parts(rows: DataFrame, *conditions: Column) -> list[_Part | None]:
         _Part(rows.where(condition), count) if count else None
         for condition, count in zip(conditions, counted, strict=True)
     ]
+
+
+def _in_lots(first: Column, last: Column) -> Column:
+    """Return `partitions`: the partition_nrs from first to last, PARTITIONS_AT_ONCE in each row."""
+    begins = F.sequence(first, last, F.lit(PARTITIONS_AT_ONCE))
+    lots = F.transform(begins, lambda one: F.sequence(one, F.least(one + (PARTITIONS_AT_ONCE - 1), last)))
+    return F.explode(lots).alias("partitions")
 
 
 def _onward(ids: DataFrame, events: DataFrame) -> DataFrame:

@@ -15,11 +15,11 @@ from tagmill.cassandra.paging import Pages
 from tagmill.journal.event_batches import rows_of_events
 from tagmill.journal.frames import ID, JournalSchema
 from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
-from tagmill.views.event_reader import REACH, first_new_events
+from tagmill.views.event_reader import PARTITIONS_AT_ONCE, REACH, first_new_events
 from tagmill.views.few_rows.positions import Position, TooMany
 
-# Queries under way at once, and partitions that one query looks for an event in.
-AHEAD, PARTITIONS_AT_ONCE = 16, 64
+# Queries under way at once.
+AHEAD = 16
 # Persistence ids by whose new events those of all are estimated, so that too many are noticed early.
 SAMPLE = 500
 Places = dict[str, int]  # the partition to read from, by persistence_id
