@@ -19,7 +19,7 @@ NUMBER = "tag_pid_sequence_nr"
 KEY = (ID, "sequence_nr", NUMBER, "timebucket", "offset")
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)
 # Buckets that one task reads; fewer if otherwise some cores would be idle.
-BUCKETS_PER_TASK = 256
+BUCKETS_PER_TASK = 1024
 
 
 @dataclass(frozen=True, slots=True)

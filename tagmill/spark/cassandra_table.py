@@ -307,14 +307,13 @@ class _Places:
 
 
 def _distinct(batch: pa.RecordBatch, on: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into batches in which no key is twice."""
-    codes = _Places(batch, on).codes.to_numpy()
-    _, first = np.unique(codes, return_index=True)
-    if len(first) == len(codes):
-        yield batch
-        return
-    yield batch.take(pa.array(np.sort(first)))
-    yield from _distinct(batch.take(pa.array(np.setdiff1d(np.arange(len(codes)), first))), on)
+    """Cut a batch into batches in which no key is twice: each key's first row, each one's second row, and so on."""
+    _, keys, counts = np.unique(_Places(batch, on).codes.to_numpy(), return_inverse=True, return_counts=True)
+    by_key = np.argsort(keys, kind="stable")
+    turn = np.empty(len(keys), np.int64)
+    turn[by_key] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for number in range(counts.max(initial=0)):
+        yield batch.filter(pa.array(turn == number))
 
 
 def _append(

@@ -124,6 +124,12 @@ def test_keys_without_rows_stay_if_wanted(events: CassandraTable, spark: Any) ->
     assert {tuple(row) for row in rows} == {("b", 0, 1, 5), ("nobody", 0, None, None), (None, 0, None, None)}
 
 
+def test_key_may_come_a_thousand_times(events: CassandraTable, spark: Any) -> None:
+    keys = spark.range(0, 1200, 1, 1).selectExpr("'b' AS id", "1L AS part", "id AS mark")
+    rows = events.rows_of(keys, ["id", "part"], "nr").collect()
+    assert [tuple(row) for row in rows] == [("b", 1, mark, 2) for mark in range(1200)]
+
+
 def test_rows_of_keys_begin_and_end(events: CassandraTable, spark: Any) -> None:
     keys = spark.createDataFrame(
         [("a", 0, 290, 295), ("b", 0, 5, 9)], "id string, part long, low long, high long"
