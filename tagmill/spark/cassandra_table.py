@@ -28,14 +28,15 @@ from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
 from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.bulk_load import COUNT
+from tagmill.spark.session import setting
 from tagmill.spark.task_files import FILES, Convert, Target
 
 # Tasks that read a whole table, for each core.
 TASKS_PER_CORE = 8
 # Queries by key that a task has under way at most.
 LOOK_UPS = 64
-# Rows with large values that a task gets at once.
-LARGE_ROWS = 25
+# Rows that a task gets at once to write; fewer where their values may be large.
+ROWS_AT_ONCE, LARGE_ROWS = 20_000, 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,10 @@ class CassandraTable:
         to = TargetTable(self.keyspace, self.name, written_at or 0)
         task = partial(_append, settings=self.cassandra.settings, to=to)
         schema = from_arrow_schema(COUNT)
-        written = in_python(rows, task, schema, LARGE_ROWS) if large else rows.mapInArrow(task, schema)
-        return sum(line["rows"] for line in written.collect())
+        at_once = LARGE_ROWS if large else ROWS_AT_ONCE
+        with setting(rows.sparkSession, "spark.sql.execution.arrow.maxRecordsPerBatch", str(at_once)):
+            written = in_python(rows, task, schema, at_once) if large else rows.mapInArrow(task, schema)
+            return sum(line["rows"] for line in written.collect())
 
     def _scan(self, spark: SparkSession, reading: "_Reading", tail: str = "") -> "_Scan":
         count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
@@ -180,7 +183,12 @@ class CassandraTable:
         reading = _Reading(settings, self.cql, chosen, {}, is_own)
         self._partition_key()
         statement = self.cassandra.prepare(reading.query())
-        types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
+        try:
+            types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self.cassandra.where}: {self.cql}: {error}. Nothing was read"
+            ) from None
         return _Reading(settings, self.cql, chosen, types, reading.is_own)
 
     def _partition_key(self) -> list[str]:
