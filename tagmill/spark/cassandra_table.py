@@ -117,7 +117,8 @@ class CassandraTable:
 
         Args:
             keys: with the columns `on`, all of the partition key at least, and others, which stay.
-            on: columns that the keys and the table have. A key with a null has no rows.
+            on: columns that the keys and the table have. A key with a null has no rows. Without any, no column of the
+                keys stays, and conditions name the partition key.
             columns: of the table, to read besides.
             where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
             left: whether a key without rows stays, with nulls.
@@ -140,7 +141,7 @@ class CassandraTable:
             left,
             pa.schema(
                 [
-                    *to_arrow_schema(keys.schema),
+                    *(to_arrow_schema(keys.schema) if on else ()),
                     *(field for field in pa.schema(reading.types) if field.name not in on),
                 ]
             ),
@@ -257,6 +258,9 @@ class _LookUp:
         """Yield the rows of each key with the key's columns, in the order of the keys."""
         pages = self.reading.pages()
         for batch in batches:
+            if not self.on:
+                yield from map(with_texts, pages.of_each(self.query, self._values(batch), LOOK_UPS))
+                continue
             for keys in _distinct(batch, self.on):
                 yield from self._of(pages, keys)
 
