@@ -69,7 +69,15 @@ def arrow_type(kind: Kind) -> pa.DataType:
     raise TypeError(f"values of Cassandra's type {kind.cql_parameterized_type()} have no place in Arrow")
 
 
-_NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltypes.Int32Type: np.dtype(">i4")}
+_NUMBERS: dict[Any, np.dtype[Any]] = {
+    cqltypes.LongType: np.dtype(">i8"),
+    cqltypes.CounterColumnType: np.dtype(">i8"),
+    cqltypes.Int32Type: np.dtype(">i4"),
+    cqltypes.ShortType: np.dtype(">i2"),
+    cqltypes.ByteType: np.dtype("i1"),
+    cqltypes.FloatType: np.dtype(">f4"),
+    cqltypes.DoubleType: np.dtype(">f8"),
+}
 _PLAIN: dict[Any, pa.DataType] = {
     (cqltypes.UTF8Type, cqltypes.AsciiType, cqltypes.UUIDType, cqltypes.TimeUUIDType): pa.string(),
     cqltypes.BytesType: pa.binary(),

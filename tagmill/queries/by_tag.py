@@ -18,8 +18,8 @@ from tagmill.spark.columns import offset_ticks
 NUMBER = "tag_pid_sequence_nr"
 KEY = (ID, "sequence_nr", NUMBER, "timebucket", "offset")
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)
-# Buckets that one task reads; fewer if otherwise some cores would be idle.
-BUCKETS_PER_TASK = 256
+# Buckets that one query reads, and queries of one task; fewer if otherwise some cores would be idle.
+BUCKETS_AT_ONCE, QUERIES_PER_TASK = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,36 @@ class Span:
 def events(
     spark: SparkSession, journal: JournalSchema, span: Span, columns: Sequence[str] = COLUMNS
 ) -> DataFrame:
-    """Return the events of a span with these columns, each bucket looked up by its key; an empty one costs a look-up.
+    """Return the events of a span with these columns, up to BUCKETS_AT_ONCE buckets by one query.
 
     Out: one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset,
     persistence_id and number: that is the order of the offsets, unless a row is outside its bucket.
     """
     first, last = span.size.start(ticks(span.after)), span.size.start(span.until)
-    step = span.size.milliseconds
-    count = (last - first) // step + 1
-    tasks = min(count, max(4 * spark.sparkContext.defaultParallelism, -(-count // BUCKETS_PER_TASK)))
-    buckets = spark.range(first, last + 1, step, max(1, tasks)).select(
+    step, cores = span.size.milliseconds, spark.sparkContext.defaultParallelism
+    buckets = (last - first) // step + 1
+    at_once = max(1, min(BUCKETS_AT_ONCE, buckets // (4 * cores)))
+    count = -(-buckets // at_once)
+    tasks = min(count, max(4 * cores, -(-count // QUERIES_PER_TASK)))
+    until = F.least(F.col("id") + (at_once - 1) * step, F.lit(last))
+    # Cassandra reads the buckets of a query one after the other, in their order.
+    queries = spark.range(first, last + 1, at_once * step, max(1, tasks)).select(
         F.lit(span.tag).alias("tag_name"),
-        F.col("id").alias("timebucket"),
+        F.sequence("id", until, F.lit(step)).alias("timebuckets"),
         F.lit(str(span.after)).alias("after"),
         F.lit(str(highest(span.until))).alias("until"),
     )
     there = journal.tables[journal.view_table]
     rows = journal.table(journal.view_table).rows_of(
-        buckets,
-        ["tag_name", "timebucket"],
-        *(name for name in VIEW_COLUMNS if name in there and name in {"timestamp", *columns}),
-        where={"timestamp >": "after", "timestamp <=": "until"},
+        queries,
+        [],
+        *(name for name in VIEW_COLUMNS if name in there and name in {"tag_name", "timestamp", *columns}),
+        where={
+            "tag_name =": "tag_name",
+            "timebucket IN": "timebuckets",
+            "timestamp >": "after",
+            "timestamp <=": "until",
+        },
     )
     return as_events(rows, there, columns, {"tag": "tag_name as tag"})
 

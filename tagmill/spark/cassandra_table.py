@@ -28,14 +28,15 @@ from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
 from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.bulk_load import COUNT
+from tagmill.spark.session import setting
 from tagmill.spark.task_files import FILES, Convert, Target
 
 # Tasks that read a whole table, for each core.
 TASKS_PER_CORE = 8
 # Queries by key that a task has under way at most.
 LOOK_UPS = 64
-# Rows with large values that a task gets at once.
-LARGE_ROWS = 25
+# Rows that a task gets at once to write; fewer where their values may be large.
+ROWS_AT_ONCE, LARGE_ROWS = 20_000, 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class CassandraTable:
 
         Args:
             keys: with the columns `on`, all of the partition key at least, and others, which stay.
-            on: columns that the keys and the table have. A key with a null has no rows.
+            on: columns that the keys and the table have. A key with a null has no rows. Without any, no column of the
+                keys stays, and conditions name the partition key.
             columns: of the table, to read besides.
             where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
             left: whether a key without rows stays, with nulls.
@@ -139,7 +141,7 @@ class CassandraTable:
             left,
             pa.schema(
                 [
-                    *to_arrow_schema(keys.schema),
+                    *(to_arrow_schema(keys.schema) if on else ()),
                     *(field for field in pa.schema(reading.types) if field.name not in on),
                 ]
             ),
@@ -159,8 +161,10 @@ class CassandraTable:
         to = TargetTable(self.keyspace, self.name, written_at or 0)
         task = partial(_append, settings=self.cassandra.settings, to=to)
         schema = from_arrow_schema(COUNT)
-        written = in_python(rows, task, schema, LARGE_ROWS) if large else rows.mapInArrow(task, schema)
-        return sum(line["rows"] for line in written.collect())
+        at_once = LARGE_ROWS if large else ROWS_AT_ONCE
+        with setting(rows.sparkSession, "spark.sql.execution.arrow.maxRecordsPerBatch", str(at_once)):
+            written = in_python(rows, task, schema, at_once) if large else rows.mapInArrow(task, schema)
+            return sum(line["rows"] for line in written.collect())
 
     def _scan(self, spark: SparkSession, reading: "_Reading", tail: str = "") -> "_Scan":
         count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
@@ -180,7 +184,12 @@ class CassandraTable:
         reading = _Reading(settings, self.cql, chosen, {}, is_own)
         self._partition_key()
         statement = self.cassandra.prepare(reading.query())
-        types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
+        try:
+            types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self.cassandra.where}: {self.cql}: {error}. Nothing was read"
+            ) from None
         return _Reading(settings, self.cql, chosen, types, reading.is_own)
 
     def _partition_key(self) -> list[str]:
@@ -249,6 +258,9 @@ class _LookUp:
         """Yield the rows of each key with the key's columns, in the order of the keys."""
         pages = self.reading.pages()
         for batch in batches:
+            if not self.on:
+                yield from map(with_texts, pages.of_each(self.query, self._values(batch), LOOK_UPS))
+                continue
             for keys in _distinct(batch, self.on):
                 yield from self._of(pages, keys)
 
@@ -307,14 +319,13 @@ class _Places:
 
 
 def _distinct(batch: pa.RecordBatch, on: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into batches in which no key is twice."""
-    codes = _Places(batch, on).codes.to_numpy()
-    _, first = np.unique(codes, return_index=True)
-    if len(first) == len(codes):
-        yield batch
-        return
-    yield batch.take(pa.array(np.sort(first)))
-    yield from _distinct(batch.take(pa.array(np.setdiff1d(np.arange(len(codes)), first))), on)
+    """Cut a batch into batches in which no key is twice: each key's first row, each one's second row, and so on."""
+    _, keys, counts = np.unique(_Places(batch, on).codes.to_numpy(), return_inverse=True, return_counts=True)
+    by_key = np.argsort(keys, kind="stable")
+    turn = np.empty(len(keys), np.int64)
+    turn[by_key] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for number in range(counts.max(initial=0)):
+        yield batch.filter(pa.array(turn == number))
 
 
 def _append(

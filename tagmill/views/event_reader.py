@@ -147,10 +147,11 @@ class Reader:
             return ids
         until = F.col("first") + F.least(F.col("from_nr"), F.lit(SEARCHED_PARTITIONS))
         next_nr = (F.col("from_nr") + 1).alias("sequence_nr")
-        keys = self._spread(ids.select(ID, "from_nr", next_nr, _in_lots(F.col("first"), until)))
-        wanted = {"partition_nr IN": "partitions"}
-        found = self.messages.rows_of(keys, [ID, "sequence_nr"], "partition_nr", where=wanted)
-        exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
+        keys = self._spread(ids.select(ID, next_nr, _in_lots(F.col("first"), until)))
+        wanted = {f"{ID} =": ID, "partition_nr IN": "partitions", "sequence_nr =": "sequence_nr"}
+        found = self.messages.rows_of(keys, [], *EVENT, where=wanted)
+        from_nr = (F.col("sequence_nr") - 1).alias("from_nr")
+        exact = found.groupBy(ID, from_nr).agg(F.min("partition_nr").alias("first"))
         # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first
         # partitions are looked at.
         rest = ids.join(exact.select(ID), ID, "left_anti")
@@ -175,7 +176,8 @@ class Reader:
         near, gap_in_front = _parts(new, is_near, ~is_near)
         if gap_in_front is not None:
             keys = self._spread(gap_in_front.rows.select(*EVENT))
-            self._kept(self.messages.rows_of(keys, EVENT, *self._but(EVENT)))
+            others = (name for name in self.journal.columns if name not in EVENT)
+            self._kept(self.messages.rows_of(keys, EVENT, *others))
         if near is not None:
             self._partitions(near.rows.select(*PLACE))
 
@@ -190,12 +192,8 @@ class Reader:
 
     def _behind(self, ids: DataFrame) -> DataFrame:
         """Return the events behind from_nr in `partitions`. In: persistence_id, from_nr, partitions (partition_nrs)."""
-        wanted = {"partition_nr IN": "partitions", "sequence_nr >": "from_nr"}
-        return self.messages.rows_of(self._spread(ids), [ID], *self._but([ID]), where=wanted)
-
-    def _but(self, names: Sequence[str]) -> list[str]:
-        """Return the columns that a build reads, but for these."""
-        return [name for name in self.journal.columns if name not in names]
+        wanted = {f"{ID} =": ID, "partition_nr IN": "partitions", "sequence_nr >": "from_nr"}
+        return self.messages.rows_of(self._spread(ids), [], *self.journal.columns, where=wanted)
 
     def _spread(self, keys: DataFrame) -> DataFrame:
         """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""

@@ -42,21 +42,24 @@ def events(stack: Any, place: str, cassandra: Cassandra) -> CassandraTable:
 def test_rows_have_their_values(stack: Any, place: str, cassandra: Cassandra, spark: Any) -> None:
     stack.session.execute(
         f"CREATE TABLE {place}.kinds (k text PRIMARY KEY, i int, u uuid, b boolean, t timestamp, d date, s set<text>, "
+        "n tinyint, f double, "
         'm map<text, bigint>, h list<frozen<tuple<text, blob>>>, "Mixed" text)'
     )
     stack.session.execute(
-        f"INSERT INTO {place}.kinds (k, i, u, b, t, d, s, m, h, \"Mixed\") VALUES ('k', -1, "
+        f"INSERT INTO {place}.kinds (k, i, n, f, u, b, t, d, s, m, h, \"Mixed\") VALUES ('k', -1, -2, 0.5, "
         f"{AT}, true, '2026-01-02 03:04:05.678Z', '1969-12-31', {{'x', 'y'}}, {{'n': 7}}, [('h', 0x01)], 'ö')"
     )
     stack.session.execute(f"INSERT INTO {place}.kinds (k) VALUES ('none')")
     table = CassandraTable(cassandra, place, "kinds")
-    rows = {row["k"]: row for row in table.rows(spark, *"kiubtdsmh", "Mixed").collect()}
+    rows = {row["k"]: row for row in table.rows(spark, *"kinfubtdsmh", "Mixed").collect()}
     full = rows["k"].asDict(recursive=True)
     assert full.pop("t").astimezone(UTC) == datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
     assert full.pop("s") == ["x", "y"]
     assert full == {
         "k": "k",
         "i": -1,
+        "n": -2,
+        "f": 0.5,
         "u": str(AT),
         "b": True,
         "d": date(1969, 12, 31),
@@ -98,6 +101,12 @@ def test_own_tables_ignore_read_consistency(stack: Any, events: CassandraTable, 
         assert own.rows_of(keys, ["id", "part"]).count() == 1
 
 
+def test_type_without_place_is_refused(stack: Any, place: str, cassandra: Cassandra, spark: Any) -> None:
+    stack.session.execute(f"CREATE TABLE {place}.odd (k text PRIMARY KEY, address inet)")
+    with pytest.raises(ConfigurationError, match="inet.*Nothing was read"):
+        CassandraTable(cassandra, place, "odd").rows(spark, "address")
+
+
 @pytest.mark.parametrize("missing", ["table", "column"])
 def test_missing_name_is_told(missing: str, events: CassandraTable, spark: Any) -> None:
     table = CassandraTable(events.cassandra, events.keyspace, "events" if missing == "column" else "none")
@@ -122,6 +131,12 @@ def test_keys_without_rows_stay_if_wanted(events: CassandraTable, spark: Any) ->
         keys, ["id", "part"], left=True, number="nr", written="writetime(payload)"
     ).collect()
     assert {tuple(row) for row in rows} == {("b", 0, 1, 5), ("nobody", 0, None, None), (None, 0, None, None)}
+
+
+def test_key_may_come_a_thousand_times(events: CassandraTable, spark: Any) -> None:
+    keys = spark.range(0, 1200, 1, 1).selectExpr("'b' AS id", "1L AS part", "id AS mark")
+    rows = events.rows_of(keys, ["id", "part"], "nr").collect()
+    assert [tuple(row) for row in rows] == [("b", 1, mark, 2) for mark in range(1200)]
 
 
 def test_rows_of_keys_begin_and_end(events: CassandraTable, spark: Any) -> None:

@@ -12,7 +12,6 @@ from local.fixtures import Case, load_case
 from tagmill.cassandra.client import Cassandra
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.doctor import executors
 from tagmill.kafka.client import LATEST_MS
 from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.building import recorded
@@ -21,7 +20,6 @@ from tests.support.delivery import as_row, clickhouse_rows
 from tests.support.secured import STORES, Secured, create_topic, publish, run, secured
 
 CASE = "partition-boundary"
-CONNECTOR = executors.CHECKS[2]
 PASSWORD = "s3cr3t of the key"
 NAME = f"t_{uuid.uuid4().hex[:8]}"
 CONFIG = """
@@ -159,20 +157,3 @@ def test_certificate_of_another_user_is_refused(
     code, _, error = run(file, "check", "-p", "orders", **variables)
     assert code == 2 and error.count("\n") == 1, error
     assert "refused the user name, or the client certificate as its login" in error, error
-
-
-def test_connector_verifies_names_if_told(
-    servers: Secured, tmp_path: Path, variables: dict[str, str]
-) -> None:
-    """The node's certificate has its address only, and Java asks for the name: one line says so, with its cure."""
-    file = write(servers, tmp_path, issued(servers))
-    option = "-Ddatastax-java-driver.advanced.ssl-engine-factory.hostname-validation=true"
-    flags = toml_value(f"{SHORT_LIVED['spark.driver.extraJavaOptions']} {option}")
-    conf = toml_value({**SHORT_LIVED, "spark.driver.extraJavaOptions": "FLAGS"}).replace('"FLAGS"', flags)
-    file.write_text(file.read_text().replace(toml_value(SHORT_LIVED), conf))
-    code, _, error = run(file, "schema", "apply", **variables)
-    assert code == 0, error
-    code, out, _ = run(file, "doctor", "--json", "--spark", **variables)
-    wrong = {one["check"]: one["said"] for one in json.loads(out) if one["level"] == "wrong"}
-    assert code == 2 and CONNECTOR in wrong, wrong
-    assert "agree on no TLS connection" in wrong[CONNECTOR]

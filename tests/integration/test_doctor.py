@@ -173,7 +173,7 @@ def test_wrong_names_are_found(patient: Patient) -> None:
             "[clickhouse]": '[clickhouse]\ndatabase = "nowhere"',
             'topics = ["': 'topics = ["not_',
             'root = "data"': 'root = "/dev/null/data"',
-            "[spark]\njars": '[spark]\njars = "nowhere" #',
+            "[spark]": '[spark]\njars = "nowhere"',
         }
     )
     is_wrong(
