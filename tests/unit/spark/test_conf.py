@@ -12,7 +12,6 @@ from tagmill.spark.session import (
     FIRST_COMPILER,
     HOT,
     JAVA_OPTIONS,
-    NEWEST_PYTHON,
     require_python,
     spark_conf,
 )
