@@ -21,7 +21,6 @@ port = {clickhouse}
 
 [spark]
 driver_memory = "2g"
-jars = "{jars}"
 class_archive = "{classes}"
 
 [storage]
@@ -89,7 +88,6 @@ def write_config(
             cassandra=places.ports.cassandra,
             clickhouse=places.ports.clickhouse,
             kafka=places.ports.kafka,
-            jars=os.path.relpath(places.jars / "spark", file.parent),
             classes=os.path.relpath(class_archive.FILE, file.parent),
             pipeline=pipeline,
             first=first_time_bucket,

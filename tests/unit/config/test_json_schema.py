@@ -14,7 +14,6 @@ VALID = tomllib.loads(
         cassandra=9042,
         clickhouse=8123,
         kafka=9092,
-        jars="j",
         classes="c",
         pipeline="orders",
         first="20261121T07:00",

@@ -13,9 +13,7 @@ from tests.support.delivery import tagmill
 def file(tmp_path, monkeypatch):
     """Write a file with secrets in odd places, and set variables over it."""
     path = tmp_path / "tagmill.toml"
-    text = TEXT.format(
-        cassandra=1, clickhouse=2, jars="j", classes="c", pipeline="orders", first="20261121T07:00"
-    )
+    text = TEXT.format(cassandra=1, clickhouse=2, classes="c", pipeline="orders", first="20261121T07:00")
     text = text.replace('root = "data"', 'root = "s3a://key:sesame@bucket/t"')
     conf = '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "sesame"\n"spark.executor.memory" = "4g"\n'
     path.write_text(f"{text}\n{conf}[pipelines.orders.quality]\nnamed_rows = 7\n")
