@@ -186,7 +186,7 @@ def known(settings: Settings, ids: str) -> None:
         F.lit(0).cast("bigint").alias("run"),
     )
     with Cassandra(settings.cassandra) as cassandra:
-        table = CassandraTable(cassandra, settings.cassandra.ledger_keyspace, "deduplication")
+        table = CassandraTable.of_ledger(cassandra, "deduplication")
         table.append(rows.repartition(64, "shard").sortWithinPartitions("shard", "unique_id"), 1)
     spark.stop()
 

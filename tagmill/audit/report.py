@@ -215,7 +215,7 @@ def write_buckets(
             shared = {"audited_at": judged.audited_at}
             write_rows(cassandra, target, [pa.RecordBatch.from_pylist(rows)], shared, mixed=WRITES_TOGETHER)
         return
-    CassandraTable(cassandra, ledger_keyspace, "audited_buckets").append(words, written)
+    CassandraTable.of_ledger(cassandra, "audited_buckets").append(words, written)
 
 
 def _agrees() -> Column:

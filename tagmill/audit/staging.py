@@ -146,7 +146,7 @@ def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url:
             + 1
         ),
     )
-    rows = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "progress").rows(
+    rows = CassandraTable.of_ledger(cassandra, "progress").rows(
         spark, "pipeline", "tag", ID, "sequence_nr", "missing", number="tag_pid_sequence_nr"
     )
     rows = rows.where((F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags)))

@@ -166,9 +166,7 @@ def with_events(spark: SparkSession, journal: JournalSchema) -> DataFrame:
     return journal.table(journal.names.messages).rows(spark, ID, per_partition=1).distinct()
 
 
-def build_positions(
-    spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame, *, adopt: bool
-) -> DataFrame:
+def build_positions(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *, adopt: bool) -> DataFrame:
     """Return up to which event each persistence_id is built, and whether another writer has numbered it
     since.
 
@@ -180,7 +178,7 @@ def build_positions(
     `found`, and `adopted` is true.
     """
     joined = (
-        with_records(spark, journal, ledger_keyspace, ids, by_key=False)
+        with_records(spark, journal, ids, by_key=False)
         .join(_found(spark, journal), ID, "left")
         .join(_scanned(spark, journal), ID, "left")
         .join(_deleted(spark, journal), ID, "left")
@@ -238,9 +236,7 @@ def plugin_progress(spark: SparkSession, journal: JournalSchema, ids: DataFrame)
     )
 
 
-def with_records(
-    spark: SparkSession, journal: JournalSchema, ledger_keyspace: str, ids: DataFrame, *, by_key: bool
-) -> DataFrame:
+def with_records(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *, by_key: bool) -> DataFrame:
     """Return Tagmill's own record of each persistence_id.
 
     Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time),
@@ -248,7 +244,7 @@ def with_records(
 
     `by_key`: the records of these persistence ids are looked up; otherwise, all records are read.
     """
-    table = CassandraTable(journal.cassandra, ledger_keyspace, "view_progress")
+    table = CassandraTable.of_ledger(journal.cassandra, "view_progress")
     columns = ("sequence_nr", "partition_nr", "scanned", "numbers", "sequence_nrs", "offsets")
     if by_key:
         keys = ids.select(F.lit(journal.keyspace).alias("journal"), ID)
@@ -280,8 +276,7 @@ def cleaned(cassandra: Cassandra, spark: SparkSession, journal: str, views: Sequ
 
     Out, per size: tag, start (a timebucket).
     """
-    ledger_keyspace = cassandra.settings.ledger_keyspace
-    there = CassandraTable(cassandra, ledger_keyspace, "cleaned_buckets").rows(
+    there = CassandraTable.of_ledger(cassandra, "cleaned_buckets").rows(
         spark, "journal", "tag", start="timebucket"
     )
     keys: dict[BucketSize, list[str]] = {}
@@ -388,6 +383,6 @@ def deleted_for_good(cassandra: Cassandra, spark: SparkSession, journal: str) ->
 
     Out: persistence_id, deleted_to.
     """
-    table = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "deleted_ids")
+    table = CassandraTable.of_ledger(cassandra, "deleted_ids")
     rows = table.rows(spark, "journal", ID, "deleted_to").where(F.col("journal") == journal)
     return rows.select(ID, "deleted_to")

@@ -5,7 +5,7 @@ for a set or a list, a struct of "0", "1", … for a tuple.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,7 @@ from tagmill.spark.bulk_load import COUNT
 from tagmill.spark.session import setting
 from tagmill.spark.task_files import FILES, Convert, Target
 
+UUIDS = (cqltypes.UUIDType.typename, cqltypes.TimeUUIDType.typename)
 # Tasks that read a whole table, for each core.
 TASKS_PER_CORE = 8
 # Queries by key that a task has under way at most.
@@ -72,6 +73,11 @@ class CassandraTable:
     name: str
     is_own: bool = False
 
+    @classmethod
+    def of_ledger(cls, cassandra: Cassandra, name: str) -> "CassandraTable":
+        """Return a table of the ledger."""
+        return cls(cassandra, cassandra.settings.ledger_keyspace, name)
+
     @property
     def cql(self) -> str:
         """The table's name, quoted for CQL."""
@@ -91,7 +97,7 @@ class CassandraTable:
         Raises ConfigurationError: there is no such table or column.
         """
         tail = "" if per_partition is None else f" PER PARTITION LIMIT {per_partition}"
-        scan = self._scan(spark, self._reading(columns, terms), tail)
+        scan = self._scan(spark, columns, terms, tail)
         return scan.numbers(spark).mapInArrow(scan.rows, from_arrow_schema(pa.schema(scan.reading.types)))
 
     def write(
@@ -100,7 +106,7 @@ class CassandraTable:
         """Read all rows, UUIDs as binary(16), write what `convert` makes of them to `target`, and return the files'
         names.
         """
-        scan = self._scan(spark, self._reading(columns, {}))
+        scan = self._scan(spark, columns, {})
         task = partial(_written, scan, target, convert)
         return target.names(scan.numbers(spark).mapInArrow(task, from_arrow_schema(FILES)))
 
@@ -126,6 +132,7 @@ class CassandraTable:
 
         Raises ConfigurationError: there is no such table or column.
         """
+        kinds = {name: column.cql_type for name, column in self._table().columns.items()}
         reading = self._reading((*on, *columns), terms)
         conditions = {**{f"{identifiers.cql(name)} =": name for name in on}, **(where or {})}
         look_up = _LookUp(
@@ -136,7 +143,7 @@ class CassandraTable:
             frozenset(
                 name
                 for condition, name in conditions.items()
-                if self._is_uuid(condition.split()[0].strip('"'))
+                if kinds[condition.split()[0].strip('"')] in UUIDS
             ),
             left,
             pa.schema(
@@ -166,13 +173,16 @@ class CassandraTable:
             written = in_python(rows, task, schema, at_once) if large else rows.mapInArrow(task, schema)
             return sum(line["rows"] for line in written.collect())
 
-    def _scan(self, spark: SparkSession, reading: "_Reading", tail: str = "") -> "_Scan":
+    def _scan(
+        self, spark: SparkSession, columns: Sequence[str], terms: Mapping[str, str], tail: str = ""
+    ) -> "_Scan":
+        key = ", ".join(identifiers.cql(column.name) for column in self._table().partition_key)
+        reading = self._reading(columns, terms)
         count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
         # A cluster whose partitioner isn't Murmur3 is read by one task.
         ranges = token_ranges(self.cassandra, count)
         if ranges is None:
             return _Scan(reading, reading.query(tail=tail), [()], 1)
-        key = ", ".join(identifiers.cql(name) for name in self._partition_key())
         query = reading.query(f"token({key}) > ?", f"token({key}) <= ?", tail=tail)
         return _Scan(reading, query, ranges, min(count, len(ranges)))
 
@@ -182,7 +192,6 @@ class CassandraTable:
         settings = self.cassandra.settings
         is_own = self.is_own or self.keyspace == settings.ledger_keyspace
         reading = _Reading(settings, self.cql, chosen, {}, is_own)
-        self._partition_key()
         statement = self.cassandra.prepare(reading.query())
         try:
             types = {name: arrow_type(kind) for _, _, name, kind in statement.result_metadata}
@@ -190,18 +199,10 @@ class CassandraTable:
             raise ConfigurationError(
                 f"{self.cassandra.where}: {self.cql}: {error}. Nothing was read"
             ) from None
-        return _Reading(settings, self.cql, chosen, types, reading.is_own)
-
-    def _partition_key(self) -> list[str]:
-        return [column.name for column in self._table().partition_key]
-
-    def _is_uuid(self, name: str) -> bool:
-        return self._table().columns[name].cql_type in (
-            cqltypes.UUIDType.typename,
-            cqltypes.TimeUUIDType.typename,
-        )
+        return replace(reading, types=types)
 
     def _table(self) -> Any:
+        """Return the driver's table; it asks Cassandra whether the schema has changed."""
         found = (self.cassandra.tables(self.keyspace) or {}).get(self.name)
         if found is None:
             raise ConfigurationError(

@@ -26,10 +26,10 @@ def number(new: NewEvents) -> Numbered:
     """Read, check and number new events into files. Raises GuardRefused (NewEvents.check_refused)."""
     attempt, folder, files = new.attempt, new.folder, new.attempt.files
     url = files.url(folder)
-    spark, ledger_keyspace = attempt.spark, attempt.workspace.ledger_keyspace
+    spark = attempt.spark
     ids = frames.persistence_ids(spark, attempt.journal)
     stands = materialize(
-        frames.build_positions(spark, attempt.journal, ledger_keyspace, ids, adopt=new.adopt), f"{url}/stands"
+        frames.build_positions(spark, attempt.journal, ids, adopt=new.adopt), f"{url}/stands"
     )
     count, (refused, first_refused) = files.count_rows(f"{folder}/stands"), _refused(files, stands, folder)
     new.check_refused(refused, first_refused)

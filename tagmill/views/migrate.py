@@ -370,8 +370,5 @@ class _Migrator:
         last = (
             self._tagged("sequence_nr").groupBy(ID).agg(F.max("sequence_nr").alias("last")).localCheckpoint()
         )
-        ledger_keyspace = self.settings.cassandra.ledger_keyspace
-        records = frames.with_records(
-            self.spark, self._journal(), ledger_keyspace, last.select(ID), by_key=False
-        )
+        records = frames.with_records(self.spark, self._journal(), last.select(ID), by_key=False)
         return last.join(records, ID).where("sequence_nr is null or sequence_nr < last").count()

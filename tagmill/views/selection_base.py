@@ -94,7 +94,6 @@ class SelectionAttempt(Attempt):
         return frames.with_records(
             self.spark,
             self.journal,
-            self.workspace.ledger_keyspace,
             places.select(ID),
             by_key=self.selection.persistence_ids is not None,
         )

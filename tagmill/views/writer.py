@@ -93,7 +93,7 @@ def _write_records(spark: SparkSession, cassandra: Cassandra, files: RunFiles, m
     CassandraTable(cassandra, manifest.journal, "tag_write_progress").append(lines, manifest.written_at)
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        ours = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "view_progress")
+        ours = CassandraTable.of_ledger(cassandra, "view_progress")
         ours.append(_as_records(records, manifest), manifest.written_at)
 
 

@@ -50,7 +50,7 @@ def old_journal(stack):
         stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
 
-def migrated(settings, spark, *steps, tables=("messages",), dry_run=False, **options):
+def migrated(settings, spark, *steps, dry_run=False, **options):
     """Apply the schema, migrate with these steps and options, and return the migration's report."""
     schema.apply(settings)
     plan = Plan.of(steps, dry_run=dry_run, **options)
@@ -253,7 +253,6 @@ def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, s
         spark,
         "columns",
         "tags",
-        tables=("messages", "tag_views"),
         persistence_ids=["o-000003", "all-000001"],
     )
     assert [line.what for line in done.schema_changes if "tag_views" in line.what] == [
@@ -372,7 +371,6 @@ def test_migrate_tags_in_both_places_are_merged(stack, keyspace, settings, spark
         settings(journal, case=CASE),
         spark,
         "tags",
-        tables=("messages", "tag_views", "tag_write_progress", "metadata"),
         offline=True,
     )
     assert changes(done.tags) == {"added": ROWS + 3}

@@ -91,7 +91,7 @@ def with_progress(rows: DataFrame, cassandra: Cassandra, pipeline: str, *, none_
     """
     if none_yet:
         return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in KNOWN.items()))
-    known = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "progress").rows_of(
+    known = CassandraTable.of_ledger(cassandra, "progress").rows_of(
         rows.withColumn("pipeline", F.lit(pipeline)),
         ["pipeline", *KEY],
         left=True,

@@ -55,11 +55,10 @@ def schema_of(pipeline: TopicSettings) -> pa.Schema:
 
 def dead_letters(spark: SparkSession, cassandra: Cassandra, pipeline: str) -> DataFrame:
     """Return a pipeline's dead letters whose content was kept, with the columns of worker_source.RECORDS."""
-    ledger = cassandra.settings.ledger_keyspace
-    places = CassandraTable(cassandra, ledger, "dead_letter_places").rows_of(
+    places = CassandraTable.of_ledger(cassandra, "dead_letter_places").rows_of(
         spark.createDataFrame([(pipeline,)], "pipeline string"), ["pipeline"], "topic", "partition"
     )
-    found = CassandraTable(cassandra, ledger, "dead_letters").rows_of(
+    found = CassandraTable.of_ledger(cassandra, "dead_letters").rows_of(
         places, ["pipeline", "topic", "partition"], "offset", "timestamp", "reason", "key", "value", "headers"
     )
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))

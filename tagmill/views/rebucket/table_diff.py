@@ -244,8 +244,7 @@ class TableDiff:
 
     def cleaned(self) -> DataFrame:
         """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
-        cassandra = self.tables.cassandra
-        records = CassandraTable(cassandra, cassandra.settings.ledger_keyspace, "cleaned_buckets")
+        records = CassandraTable.of_ledger(self.tables.cassandra, "cleaned_buckets")
         rows = records.rows(self.spark, "journal", "timebucket", tag_name="tag")
         return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PLACE)
 
