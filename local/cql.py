@@ -33,7 +33,7 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
         protocol_version=5,
         connect_timeout=10,
         reconnection_policy=RECONNECT,
-        schema_metadata_enabled=False,  # who asks for the schema refreshes it; the driver would, after each change
+        schema_metadata_enabled=False,  # the driver would read all of it, after each change
     )
     try:
         try:

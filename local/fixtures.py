@@ -21,7 +21,7 @@ from cassandra.query import UNSET_VALUE
 
 from local.cql import write_partitions
 from local.layout import ROOT
-from tagmill.cassandra.client import refresh_schema
+from tagmill.cassandra.schema import Table, read_keyspaces
 from tagmill.domain.identifiers import cql
 from tagmill.errors import ConfigurationError
 
@@ -100,20 +100,17 @@ def load_case(
         session.execute(f"DROP KEYSPACE IF EXISTS {cql(keyspace)}")
     for statement in statements:
         session.execute(statement)
-    refresh_schema(session.cluster)
-    return {table: _load_table(session, source, keyspace, table) for table in tables}
+    there = read_keyspaces(session, keyspace)[keyspace].tables
+    return {table: _load_table(session, source, keyspace, there[table]) for table in tables}
 
 
-def _load_table(session: Session, source: Case, keyspace: str, table: str) -> int:
-    data = source.table(table)
-    name = f"{cql(keyspace)}.{table}"
+def _load_table(session: Session, source: Case, keyspace: str, table: Table) -> int:
+    data = source.table(table.name)
+    name = f"{cql(keyspace)}.{table.name}"
     if data.num_rows and session.execute(f"SELECT count(*) FROM {name}").one()[0] == data.num_rows:
         return int(data.num_rows)
-    definition = session.cluster.metadata.keyspaces[keyspace].tables[table]
-    convert = [
-        CONVERT.get(definition.columns[column].cql_type, lambda value: value) for column in data.column_names
-    ]
-    keys = [data.column_names.index(column.name) for column in definition.partition_key]
+    convert = [CONVERT.get(table.columns[column], lambda value: value) for column in data.column_names]
+    keys = [data.column_names.index(column) for column in table.partition_key]
     partitions: defaultdict[tuple[Any, ...], list[list[Any]]] = defaultdict(list)
     for row in zip(*(column.to_pylist() for column in data.columns), strict=True):
         values = [

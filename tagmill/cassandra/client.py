@@ -60,15 +60,14 @@ from cassandra.query import (
 )
 from tenacity import (
     Retrying,
-    retry,
     retry_if_exception_type,
     stop_after_delay,
-    wait_fixed,
     wait_random_exponential,
 )
 
 from tagmill.cassandra import write_limits
 from tagmill.cassandra.permissions import missing_right
+from tagmill.cassandra.schema import Keyspace, Table, read_keyspaces
 from tagmill.config import tls
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import clock
@@ -107,45 +106,53 @@ T = TypeVar("T")
 class _Connection:
     """Driver's cluster and session, with the statements prepared on it.
 
-    The driver's own refresh of the schema is off: it reads all of it after each change of any table.
+    The driver knows no schema, since it would read all of it after each change of any table.
     """
 
     def __init__(self, settings: CassandraSettings, compression: bool) -> None:
         self.made_for = (settings, compression, os.getpid())
         self.prepared: dict[tuple[str, int], PreparedStatement] = {}
+        self._keyspaces: dict[str, Keyspace | None] = {}
         self._schema_version: UUID | None = None
         consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
         policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter))
         where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         self.cluster = _cluster(settings, policy, consistency, compression=compression)
         self.session = _connect(self.cluster, settings, where)
-        try:
-            self.refresh_schema()
-        except FAULTS as error:
-            self.cluster.shutdown()
-            raise StoreUnavailable(f"{where}: {_brief(error)}") from None
 
-    def refresh_schema(self) -> None:
-        """Read the schema again if it has changed since it was read.
+    def keyspace(self, name: str) -> Keyspace | None:
+        """Return a keyspace as it is now; it is read again once any schema has changed. None: it does not exist."""
+        # Another node might not know of a change yet.
+        node = self.cluster.get_control_connection_host()
+        version = self._version(node)
+        if version != self._schema_version:
+            self._keyspaces.clear()
+            self._schema_version = version
+        if name not in self._keyspaces:
+            self._keyspaces[name] = read_keyspaces(self.session, name, node).get(name)
+        return self._keyspaces[name]
 
-        This reads all of it, because the driver's refresh of one keyspace leaves out its tables.
-        """
+    def _version(self, node: Any) -> UUID:
         asked = SimpleStatement(
             "SELECT schema_version FROM system.local", consistency_level=ConsistencyLevel.ONE
         )
-        version = self.session.execute(asked).one().schema_version
-        if version != self._schema_version:
-            refresh_schema(self.cluster)
-            self._schema_version = version
+        return cast(UUID, self.session.execute(asked, host=node).one().schema_version)
+
+    def prepare(self, cql: str) -> PreparedStatement:
+        """Return a prepared statement, and tell the driver where the rows of its keyspace lie."""
+        statement = self.session.prepare(cql)
+        for keyspace in {column.keyspace_name for column in statement.column_metadata}:
+            if keyspace not in self.cluster.metadata.keyspaces:
+                with suppress(DriverException):  # without, any node passes a request on to a replica
+                    self.cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=0)
+        return statement
 
     def is_fit_for(self, *wanted: object) -> bool:
-        """Return whether this connection was made for these settings, by this process, and works; the schema is
-        up to date then.
-        """
+        """Return whether this connection was made for these settings, by this process, and works."""
         if self.made_for != wanted:
             return False
         try:
-            self.refresh_schema()
+            self._version(None)
         except FAULTS:
             return False
         return True
@@ -278,17 +285,20 @@ class Cassandra:
         other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
         return other
 
-    @property
-    def keyspaces(self) -> Mapping[str, Any]:
-        """Return the driver's keyspaces by name, as of now."""
+    def all_keyspaces(self) -> Mapping[str, Keyspace]:
+        """Return all keyspaces of the cluster by name, as of now."""
         with explained(self.where):
-            self.retried(self._connection.refresh_schema)
-        return cast(Mapping[str, Any], self.cluster.metadata.keyspaces)
+            return self.retried(lambda: read_keyspaces(self.session))
 
-    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """Return the driver's tables of a keyspace by name, as of now; None: the keyspace does not exist."""
-        metadata = self.keyspaces.get(keyspace)
-        return metadata.tables if metadata else None
+    def keyspace(self, name: str) -> Keyspace | None:
+        """Return a keyspace as of now; None: it does not exist."""
+        with explained(self.where):
+            return self.retried(lambda: self._connection.keyspace(name))
+
+    def tables(self, keyspace: str) -> Mapping[str, Table] | None:
+        """Return the tables of a keyspace by name, as of now; None: the keyspace does not exist."""
+        found = self.keyspace(keyspace)
+        return found.tables if found else None
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
         """Return the prepared statement of this text at a consistency; it is prepared once per session."""
@@ -296,7 +306,7 @@ class Cassandra:
         statement = self._connection.prepared.get((cql, level))
         if statement is None:
             with explained(self.where):
-                statement = self.retried(lambda: self.session.prepare(cql))
+                statement = self.retried(lambda: self._connection.prepare(cql))
             statement.is_idempotent = True
             statement.consistency_level = level
             self._connection.prepared[(cql, level)] = statement
@@ -545,19 +555,6 @@ def connected(settings: CassandraSettings) -> Cassandra:
         # done to a row.
         _kept.append(Cassandra(settings, compression=False))
     return _kept[0]
-
-
-@retry(
-    retry=retry_if_exception_type(DriverException),
-    stop=stop_after_delay(PATIENCE_SECONDS),
-    wait=wait_fixed(0.5),
-    reraise=True,
-)
-def refresh_schema(cluster: Cluster) -> None:
-    """Have the driver read all of the schema, and repeat it if a busy node or a lost control connection
-    prevents that.
-    """
-    cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
 
 
 @overload

@@ -4,12 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cassandra import ConsistencyLevel, DriverException
 from cassandra.query import SimpleStatement
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.schema import Keyspace
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.doctor import network, replication
 from tagmill.doctor.model import (
@@ -47,11 +47,11 @@ LOGIN_CURE = "correct TAGMILL_CASSANDRA__USERNAME and TAGMILL_CASSANDRA__PASSWOR
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The connection, and the nodes and keyspaces that the driver knew when the checks began."""
+    """The connection, and the nodes and keyspaces that were there when the checks began."""
 
     cassandra: Cassandra
     nodes: Nodes
-    keyspaces: Mapping[str, Any]
+    keyspaces: Mapping[str, Keyspace]
 
 
 def connect(scope: Scope) -> Checked[Cassandra | None]:
@@ -85,7 +85,7 @@ def examine(scope: Scope, cassandra: Cassandra | None) -> Checked[bool]:
         for check in ("cassandra nodes", *_names(scope)):
             yield not_checked(check, "no connection to Cassandra")
         return False
-    seen = _Seen(cassandra, _nodes(cassandra), cassandra.keyspaces)
+    seen = _Seen(cassandra, _nodes(cassandra), cassandra.all_keyspaces())
     yield _versions(cassandra, seen.nodes)
     complete = yield from _ledger(scope, seen)
     for name, configured in scope.views.items():
@@ -142,7 +142,7 @@ def _ledger(scope: Scope, seen: _Seen) -> Checked[bool]:
         else:
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return False
-    options = _replication(metadata)
+    options = metadata.replication
     check = f"keyspace {keyspace}: replication"
     yield replication.judge_ledger(keyspace, options, nodes) or replication.judge(
         check, keyspace, options, configured.own_consistency, "cassandra.read_consistency", nodes
@@ -179,12 +179,6 @@ def _ledger(scope: Scope, seen: _Seen) -> Checked[bool]:
     return not tables and not columns and allowed.level is Level.FINE
 
 
-def _replication(keyspace: Any) -> dict[str, str]:
-    """Return the replication map of a keyspace's metadata."""
-    found = re.findall(r"'([^']*)': '([^']*)'", keyspace.replication_strategy.export_for_schema())
-    return dict(found)
-
-
 def _journal(scope: Scope, seen: _Seen, name: str, configured: PipelineSettings, *, ledger: bool) -> Findings:
     keyspace, cassandra = configured.keyspace, seen.cassandra
     check, rights, of_replicas = (f"pipeline {name}: {one}" for one in ("journal", "rights", "replication"))
@@ -196,7 +190,7 @@ def _journal(scope: Scope, seen: _Seen, name: str, configured: PipelineSettings,
             yield not_checked(other, f"keyspace {keyspace} does not exist")
         return
     consistency = scope.settings.cassandra.read_consistency
-    options = _replication(metadata)
+    options = metadata.replication
     key = "cassandra.read_consistency"
     yield replication.judge(of_replicas, keyspace, options, consistency, key, seen.nodes)
     tables = _journal_tables(scope, seen, name, configured, ledger=ledger)
@@ -305,7 +299,7 @@ def _kafka_journal(scope: Scope, seen: _Seen, keyspace: str, *, written: bool) -
         else:
             yield not_checked(rights, f"keyspace {keyspace} does not exist yet")
         return
-    options, own = _replication(metadata), scope.settings.cassandra.own_consistency
+    options, own = metadata.replication, scope.settings.cassandra.own_consistency
     check = f"keyspace {keyspace}: replication"
     yield replication.judge(check, keyspace, options, own, "cassandra.read_consistency", nodes)
     try:

@@ -14,6 +14,7 @@ from cassandra.query import SimpleStatement
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.permissions import missing_right
+from tagmill.cassandra.schema import Keyspace
 from tagmill.doctor.model import Finding, fine, not_checked, said_of, wrong
 from tagmill.domain import identifiers
 
@@ -24,7 +25,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A right on a table of the schema that the driver knows."""
+    """A right on a table that exists."""
 
     right: str
     keyspace: str
@@ -38,13 +39,13 @@ def _probe(wanted: Wanted, key: Iterable[str]) -> str:
 
 
 def ask(
-    cassandra: Cassandra, keyspaces: Mapping[str, Any], check: str, rights: Collection[Wanted]
+    cassandra: Cassandra, keyspaces: Mapping[str, Keyspace], check: str, rights: Collection[Wanted]
 ) -> Finding:
     """Return the finding for rights on tables that exist in these keyspaces."""
     seconds = cassandra.settings.connect_timeout_seconds
     asked: list[tuple[Wanted, Any]] = []
     for wanted in rights:
-        key = [column.name for column in keyspaces[wanted.keyspace].tables[wanted.table].partition_key]
+        key = keyspaces[wanted.keyspace].tables[wanted.table].partition_key
         statement = SimpleStatement(_probe(wanted, key))
         asked.append((wanted, cassandra.session.execute_async(statement, timeout=seconds)))
     missing: dict[str, list[Wanted]] = defaultdict(list)

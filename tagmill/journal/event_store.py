@@ -56,16 +56,16 @@ class JournalStore:
         self.cassandra, self.journal, self.keyspace = cassandra.application, journal, journal.keyspace
         self.view_table = journal.view
         self.messages, self.metadata = journal.cql(journal.messages), journal.cql(journal.metadata)
-        keyspace, keyspaces = journal.keyspace, cassandra.keyspaces
-        self.tables = frozenset(keyspaces[keyspace].tables) if keyspace in keyspaces else frozenset[str]()
+        keyspace, tables = journal.keyspace, cassandra.tables(journal.keyspace) or {}
+        self.tables = frozenset(tables)
         if missing := [table for table in (journal.messages, journal.metadata) if table not in self.tables]:
             raise ConfigurationError(
                 f"keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done; is it the "
                 "journal's keyspace?"
             )
-        self.tag_columns = tag_columns(keyspaces[keyspace].tables[journal.messages].columns)
+        self.tag_columns = tag_columns(tables[journal.messages].columns)
         self.snapshots_in = f"{snapshot_keyspace}.{snapshot_table}"
-        there = snapshot_keyspace in keyspaces and snapshot_table in keyspaces[snapshot_keyspace].tables
+        there = snapshot_table in (cassandra.tables(snapshot_keyspace) or {})
         self.snapshot_table = (
             f"{identifiers.cql(snapshot_keyspace)}.{identifiers.cql(snapshot_table)}" if there else None
         )

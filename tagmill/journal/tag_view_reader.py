@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.schema import Table
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.journal_tables import JournalTables, event_tags, tag_columns
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, highest, lowest
@@ -107,7 +108,7 @@ class Views:
         self.messages = tables.cql(tables.messages)
 
     @cached_property
-    def _known_tables(self) -> Mapping[str, Any]:
+    def _known_tables(self) -> Mapping[str, Table]:
         """Return the keyspace's tables as they are when a reader first needs them, not anew for each persistence_id."""
         return self.cassandra.tables(self.keyspace) or {}
 
@@ -115,19 +116,19 @@ class Views:
         """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table
         is missing.
         """
-        metadata = self.cassandra.keyspaces.get(self.keyspace)
-        if metadata is None:
+        tables = self.cassandra.tables(self.keyspace)
+        if tables is None:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; "
                 "check the pipeline's keyspace"
             )
-        missing = [table for table in (self.view_table, self.tables.messages) if table not in metadata.tables]
+        missing = [table for table in (self.view_table, self.tables.messages) if table not in tables]
         if missing:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it "
                 "the journal's keyspace?"
             )
-        return {name: column.cql_type for name, column in metadata.tables[self.view_table].columns.items()}
+        return dict(tables[self.view_table].columns)
 
     def buckets(self, tags: Iterable[str]) -> dict[str, list[int]]:
         """Return the timebuckets of each tag, sorted, from a token scan of the distinct partitions."""

@@ -116,8 +116,8 @@ class KafkaJournalTables:
             )
 
     def _columns(self, table: str) -> set[str]:
-        keyspace = self.cassandra.keyspaces.get(self.name)
-        return set(keyspace.tables[table].columns) if keyspace and table in keyspace.tables else set()
+        found = (self.cassandra.tables(self.name) or {}).get(table)
+        return set(found.columns) if found else set()
 
     def _select(self, columns: Sequence[str], table: str) -> str:
         """Return "SELECT … FROM" a table, with those of the columns that the table has."""
@@ -144,11 +144,9 @@ class KafkaJournalTables:
         self._lock(owner, lock_seconds)
         for statement in made[2:]:
             self.cassandra.execute(statement)
-        self.cassandra.tables(self.name)
         for column in self.outdated():
             table, name = column.split(".")
             self.cassandra.execute(f"ALTER TABLE {self.keyspace}.{table} ADD {name} {ADDED[table][name]}")
-        self.cassandra.tables(self.name)
         self.cassandra.execute(
             f"INSERT INTO {self.keyspace}.setting (key, value, timestamp, origin) VALUES (?, ?, ?, "
             "'tagmill')",

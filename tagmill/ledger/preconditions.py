@@ -24,6 +24,5 @@ def check_view(cassandra: Cassandra, settings: Settings, pipeline: str) -> None:
     Without a ledger the journal never had another view.
     """
     chosen, ledger_keyspace = settings.pipeline(pipeline), settings.cassandra.ledger_keyspace
-    ledger = cassandra.keyspaces.get(ledger_keyspace)
-    if ledger is not None and JournalViews.TABLE in ledger.tables:
+    if JournalViews.TABLE in (cassandra.tables(ledger_keyspace) or {}):
         JournalViews(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)

@@ -74,7 +74,7 @@ class Ledger:
         self.cassandra = cassandra or Cassandra(settings)
         self.ledger_keyspace = settings.ledger_keyspace
         self.keyspace = identifiers.cql(settings.ledger_keyspace)
-        if cassandra is None and settings.ledger_keyspace not in self.cassandra.keyspaces:
+        if cassandra is None and self.cassandra.keyspace(settings.ledger_keyspace) is None:
             self.cassandra.close()
             raise ConfigurationError(
                 f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not "

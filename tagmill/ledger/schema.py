@@ -127,7 +127,7 @@ def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
     The plugin does not create these tables while its events-by-tag is off.
     """
     for name, pipeline in settings.pipelines.items():
-        if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.keyspaces:
+        if pipeline.views == "tagmill" and cassandra.keyspace(pipeline.keyspace):
             JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(
                 name, pipeline.view
             )

@@ -71,5 +71,4 @@ class SchemaSteps:
             )
 
     def _exist(self) -> bool:
-        metadata = self.cassandra.keyspaces.get(self.ledger_keyspace)
-        return metadata is not None and self.TABLE in metadata.tables
+        return self.TABLE in (self.cassandra.tables(self.ledger_keyspace) or {})

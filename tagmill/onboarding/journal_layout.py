@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tagmill.cassandra.schema import Table
 from tagmill.domain.journal_tables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, OLD_TAGS, VIEW_TABLE
 
 SNAPSHOTS = "snapshots"
@@ -19,16 +20,6 @@ Kind = Literal["messages", "view", "metadata", "all_persistence_ids", "snapshots
 # How the generation of a journal begins that plugins of today have to migrate.
 OLDER = "an older plugin"
 KAFKA_JOURNAL = frozenset({"journal", "metajournal", "pointer2"})
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table's columns with their CQL types, its partition key and its clustering key."""
-
-    name: str
-    columns: Mapping[str, str]
-    partition: tuple[str, ...]
-    clustering: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +57,17 @@ def layout_of(tables: Iterable[Table]) -> Layout:
 def kind_of(table: Table) -> Kind | None:
     """Return what a table holds, told by its keys; None: it is no table of a journal."""
     columns = table.columns
-    if table.partition == ("persistence_id", "partition_nr") and table.clustering[:1] == ("sequence_nr",):
+    if table.partition_key == ("persistence_id", "partition_nr") and table.clustering_key[:1] == (
+        "sequence_nr",
+    ):
         return "messages"
-    if table.partition == ("tag_name", "timebucket"):
+    if table.partition_key == ("tag_name", "timebucket"):
         return "view"
-    if table.partition != ("persistence_id",):
+    if table.partition_key != ("persistence_id",):
         return None
-    if table.clustering[:1] == ("sequence_nr",) and columns.keys() & {"snapshot", "snapshot_data"}:
+    if table.clustering_key[:1] == ("sequence_nr",) and columns.keys() & {"snapshot", "snapshot_data"}:
         return "snapshots"
-    if table.clustering:
+    if table.clustering_key:
         return None
     if "deleted_to" in columns:
         return "metadata"

@@ -17,7 +17,7 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, ticks
 from tagmill.errors import ConfigurationError
 from tagmill.onboarding.bucket_sizes import DAY_MS, Detection, detect, spread
 from tagmill.onboarding.consistency import Replication
-from tagmill.onboarding.journal_layout import Layout, Table, generation, layout_of
+from tagmill.onboarding.journal_layout import Layout, generation, layout_of
 
 # Limits of the reads: partitions of the view that are listed, partitions of messages, rows of each, rows of
 # tag_write_progress.
@@ -101,8 +101,8 @@ class JournalSurvey:
 def keyspaces(cassandra: Cassandra) -> dict[str, Layout]:
     """Return the keyspaces that hold a journal, of Akka, Pekko or Kafka Journal."""
     found = {}
-    for name, metadata in cassandra.keyspaces.items():
-        layout = layout_of(map(_shape, metadata.tables.values()))
+    for name, keyspace in cassandra.all_keyspaces().items():
+        layout = layout_of(keyspace.tables.values())
         if layout.is_journal or layout.kafka_journal:
             found[name] = layout
     return found
@@ -110,10 +110,8 @@ def keyspaces(cassandra: Cassandra) -> dict[str, Layout]:
 
 def replication_of(cassandra: Cassandra, keyspace: str) -> Replication | None:
     """Return the replication of a keyspace; None: it does not exist."""
-    rows = cassandra.execute(
-        "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", keyspace, consistency=ONE
-    )
-    return Replication.of(rows[0].replication) if rows else None
+    found = cassandra.keyspace(keyspace)
+    return Replication.of(found.replication) if found else None
 
 
 def survey(cassandra: Cassandra, keyspace: str, layout: Layout, view: str | None) -> JournalSurvey:
@@ -130,15 +128,6 @@ def survey(cassandra: Cassandra, keyspace: str, layout: Layout, view: str | None
     return _Survey(cassandra, keyspace, layout, view).read()
 
 
-def _shape(table: Any) -> Table:
-    return Table(
-        table.name,
-        {name: column.cql_type for name, column in table.columns.items()},
-        tuple(column.name for column in table.partition_key),
-        tuple(column.name for column in table.clustering_key),
-    )
-
-
 class _Survey:
     def __init__(self, cassandra: Cassandra, keyspace: str, layout: Layout, view: str | None) -> None:
         self.cassandra, self.layout, self.view = cassandra, layout, view
@@ -148,8 +137,7 @@ class _Survey:
             if (table := layout.first(kind))
         }
         self.tables = JournalTables(keyspace, **({"view": view} if view else {}), **named)
-        metadata = cassandra.keyspaces[keyspace]
-        self.shapes = {name: _shape(table) for name, table in metadata.tables.items()}
+        self.shapes = cassandra.tables(keyspace) or {}
         self.columns = self.shapes[self.tables.messages].columns
         self.progress: list[Any] = []
 
@@ -341,14 +329,14 @@ def require_journal(cassandra: Cassandra, keyspace: str) -> Layout:
     """Return the layout of a keyspace; raises ConfigurationError if it does not exist or holds no journal,
     and names the keyspaces that do.
     """
-    metadata, others = cassandra.keyspaces.get(keyspace), keyspaces(cassandra)
+    tables, others = cassandra.tables(keyspace), keyspaces(cassandra)
     hint = f"Keyspaces with a journal: {', '.join(sorted(others)[:10])}" if others else "No keyspace has one"
-    if metadata is None:
+    if tables is None:
         raise ConfigurationError(
             f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was written. {hint}"
         )
     if keyspace not in others:
-        there = f"has none of its tables (it has: {', '.join(sorted(metadata.tables)[:10]) or 'no table'})"
+        there = f"has none of its tables (it has: {', '.join(sorted(tables)[:10]) or 'no table'})"
         raise ConfigurationError(
             f"keyspace {keyspace} holds no journal: it {there}. Nothing was written. {hint}"
         )

@@ -23,6 +23,7 @@ from tagmill.cassandra.bulk_writer import Target as TargetTable
 from tagmill.cassandra.bulk_writer import write_rows
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.cassandra.paging import Pages, kept_pages, token_ranges
+from tagmill.cassandra.schema import Table
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
@@ -132,7 +133,7 @@ class CassandraTable:
 
         Raises ConfigurationError: there is no such table or column.
         """
-        kinds = {name: column.cql_type for name, column in self._table().columns.items()}
+        kinds = self._table().columns
         reading = self._reading((*on, *columns), terms)
         conditions = {**{f"{identifiers.cql(name)} =": name for name in on}, **(where or {})}
         look_up = _LookUp(
@@ -176,7 +177,7 @@ class CassandraTable:
     def _scan(
         self, spark: SparkSession, columns: Sequence[str], terms: Mapping[str, str], tail: str = ""
     ) -> "_Scan":
-        key = ", ".join(identifiers.cql(column.name) for column in self._table().partition_key)
+        key = ", ".join(identifiers.cql(column) for column in self._table().partition_key)
         reading = self._reading(columns, terms)
         count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
         # A cluster whose partitioner isn't Murmur3 is read by one task.
@@ -201,8 +202,8 @@ class CassandraTable:
             ) from None
         return replace(reading, types=types)
 
-    def _table(self) -> Any:
-        """Return the driver's table; it asks Cassandra whether the schema has changed."""
+    def _table(self) -> Table:
+        """Return the table as it is now; raises ConfigurationError if there is none."""
         found = (self.cassandra.tables(self.keyspace) or {}).get(self.name)
         if found is None:
             raise ConfigurationError(

@@ -8,9 +8,9 @@ later, 0.80+ to 1.0), and createTables and addTagsColumn of the plugin's EventsB
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.schema import Table
 from tagmill.domain import identifiers
 from tagmill.domain.documents import Document
 from tagmill.domain.journal_tables import OLD_TAGS, WRITERS_TABLES, JournalTables
@@ -76,7 +76,7 @@ class Layout:
                 snapshot_keyspace, self.of_snapshots, snapshot_table, "is it the snapshot store's keyspace?"
             )
 
-    def _must_have(self, keyspace: str, tables: Mapping[str, Any], table: str, question: str) -> None:
+    def _must_have(self, keyspace: str, tables: Mapping[str, Table], table: str, question: str) -> None:
         if table not in tables:
             raise ConfigurationError(
                 f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}"
@@ -159,7 +159,7 @@ class Layout:
             yield from self._missing(Step.COLUMNS, self.snapshots, self.of_snapshots, table, SNAPSHOT | META)
 
     def _missing(
-        self, step: str, keyspace: str, tables: Mapping[str, Any], table: str, columns: Mapping[str, str]
+        self, step: str, keyspace: str, tables: Mapping[str, Table], table: str, columns: Mapping[str, str]
     ) -> Iterator[Change]:
         there = _columns(tables, table)
         for column, kind in columns.items():
@@ -200,13 +200,11 @@ def _change(step: str, description: str, statement: str) -> Change:
     return Change(step=step, what=description, statement=statement)
 
 
-def _columns(tables: Mapping[str, Any], table: str) -> dict[str, str]:
-    return (
-        {name: column.cql_type for name, column in tables[table].columns.items()} if table in tables else {}
-    )
+def _columns(tables: Mapping[str, Table], table: str) -> dict[str, str]:
+    return dict(tables[table].columns) if table in tables else {}
 
 
-def _tables(cassandra: Cassandra, keyspace: str) -> Mapping[str, Any]:
+def _tables(cassandra: Cassandra, keyspace: str) -> Mapping[str, Table]:
     tables = cassandra.tables(keyspace)
     if tables is None:
         raise ConfigurationError(

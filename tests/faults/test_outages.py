@@ -16,7 +16,7 @@ from cassandra.cluster import NoHostAvailable
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill.cassandra.bulk_writer import Target, write_rows
-from tagmill.cassandra.client import Cassandra, refresh_schema
+from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
 
 
@@ -42,7 +42,6 @@ def is_back(stack: Any) -> None:
     ):
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
-            refresh_schema(stack.session.cluster)
 
 
 @pytest.mark.parametrize(

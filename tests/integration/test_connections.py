@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from cassandra.cluster import Cluster
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
@@ -51,6 +52,32 @@ def test_connection_taken_over_knows_new_tables(own, stack, place):
         assert "v" in after.tables(place)["new"].columns
         stack.session.execute(f"DROP TABLE {place}.new")
         assert "new" not in after.tables(place)
+
+
+def test_schema_is_the_driver_s(own, stack, place):
+    """Tables of all shapes are read as the driver knows them, by keyspace and all together."""
+    for statement in (
+        "CREATE TYPE {}.kind (a int, b text)",
+        'CREATE TABLE {}.t (b int, "A" text, z timeuuid, y int, s set<text> STATIC, k frozen<kind>, m map<text, int>, '
+        'PRIMARY KEY ((b, "A"), z, y)) WITH CLUSTERING ORDER BY (z DESC, y ASC)',
+        "CREATE TABLE {}.one (k int PRIMARY KEY)",
+    ):
+        stack.session.execute(statement.format(place))
+    with Cassandra(own) as cassandra:
+        known, replicas = cassandra.keyspace(place), cassandra.cluster.metadata.get_replicas
+        assert known == cassandra.all_keyspaces()[place] and cassandra.keyspace("absent") is None
+        cassandra.prepare(f"SELECT * FROM {place}.one WHERE k = ?")
+        assert replicas(place, b"\0\0\0\1")
+    with Cluster(own.hosts, port=own.port) as cluster:
+        cluster.connect()
+        of_driver = cluster.metadata.keyspaces[place]
+        assert set(known.tables) == set(of_driver.tables) == {"t", "one"}
+        assert known.replication["replication_factor"] == "1"
+        for name, table in known.tables.items():
+            model = of_driver.tables[name]
+            assert dict(table.columns) == {key: column.cql_type for key, column in model.columns.items()}
+            assert table.partition_key == tuple(column.name for column in model.partition_key)
+            assert table.clustering_key == tuple(column.name for column in model.clustering_key)
 
 
 def test_write_many_arrives_whole(own, stack, place):

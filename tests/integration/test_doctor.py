@@ -130,13 +130,13 @@ def test_healthy_stack_is_fine(patient: Patient) -> None:
 
 def test_doctor_asks_for_keyspaces_once(patient: Patient, monkeypatch) -> None:
     """Ask Cassandra once which keyspaces there are, for all checks of the doctor."""
-    asked, keyspaces = list[str](), Cassandra.keyspaces.fget
+    asked, keyspaces = list[str](), Cassandra.all_keyspaces
 
     def counted(cassandra: Cassandra) -> Any:
         asked.append(sys._getframe(1).f_globals["__name__"])
         return keyspaces(cassandra)
 
-    monkeypatch.setattr(Cassandra, "keyspaces", property(counted))
+    monkeypatch.setattr(Cassandra, "all_keyspaces", counted)
     is_wrong(patient.examined(), {})
     assert [name for name in asked if name.startswith("tagmill.doctor")] == ["tagmill.doctor.cassandra"]
 

@@ -9,7 +9,6 @@ import pytest
 
 from tagmill.audit.audit import audit
 from tagmill.audit.repair import repair
-from tagmill.cassandra.client import refresh_schema
 from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import JournalTables
 from tagmill.errors import ConfigurationError
@@ -47,7 +46,6 @@ def renamed(stack):
     )
     for statement in schema.journal_tables(tables).values():
         stack.session.execute(statement)
-    refresh_schema(stack.session.cluster)
     yield tables
     stack.session.execute(f"DROP KEYSPACE {tables.keyspace}")
 

@@ -14,7 +14,8 @@ from local.cql import write_partitions
 from local.fixtures import CONVERT, TABLES, Case
 from tagmill.audit.audit import audit
 from tagmill.audit.model import AuditReport
-from tagmill.cassandra.client import Cassandra, refresh_schema
+from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.schema import read_keyspaces
 from tagmill.config.settings import Settings
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import AuditedBucket, CleanupLog
@@ -32,11 +33,12 @@ def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
     """
     for statement in Case(cases[0]).statements(keyspace):
         session.execute(statement)
-    refresh_schema(session.cluster)
+    there = read_keyspaces(session, keyspace)[keyspace].tables
     for table in TABLES:
         for case in cases:
             data = Case(case).table(table)
-            kinds = {name: _kind(session, keyspace, table, name) for name in data.column_names}
+            types = there[table].columns
+            kinds = {name: CONVERT.get(types[name], lambda value: value) for name in data.column_names}
             partitions = defaultdict(list)
             for row in data.to_pylist():
                 row["persistence_id"] = f"{case}/{row['persistence_id']}"
@@ -44,11 +46,6 @@ def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
                 partitions[tuple(row[key] for key in KEYS[table])].append(values)
             write_partitions(session, f"{keyspace}.{table}", data.column_names, partitions.values(), 300)
     return keyspace
-
-
-def _kind(session: Any, keyspace: str, table: str, column: str) -> Any:
-    kind = session.cluster.metadata.keyspaces[keyspace].tables[table].columns[column].cql_type
-    return CONVERT.get(kind, lambda value: value)
 
 
 def judged(settings: Settings) -> dict[tuple[str, int], AuditedBucket]:

@@ -247,7 +247,7 @@ def stored(settings: Settings, name: str) -> dict[str, Any]:
         keys["journal"] = keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         session = ledger.cassandra.session
-        for table in session.cluster.metadata.keyspaces[settings.cassandra.ledger_keyspace].tables.values():
+        for table in (ledger.cassandra.tables(settings.cassandra.ledger_keyspace) or {}).values():
             for key in keys.keys() & table.columns.keys():
                 query = f"SELECT * FROM {ledger.keyspace}.{table.name} WHERE {key} = %s ALLOW FILTERING"
                 kept[f"{table.name} {key}"] = sorted(map(str, session.execute(query, (keys[key],))))

@@ -6,8 +6,6 @@ from typing import Any
 
 from cassandra.cluster import Session
 
-from tagmill.cassandra.client import refresh_schema
-
 Cell = tuple[Any, int | None]
 Copy = dict[str, list[dict[str, Cell]]]
 
@@ -42,9 +40,8 @@ def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -
 
 def create_again(session: Session, keyspace: str, *tables: str) -> None:
     """Drop these tables and create them as they were, empty."""
-    refresh_schema(session.cluster)
     for table in tables:
-        statement = session.cluster.metadata.keyspaces[keyspace].tables[table].as_cql_query()
+        statement = session.execute(f"DESCRIBE TABLE {keyspace}.{table}").one().create_statement
         session.execute(f"DROP TABLE {keyspace}.{table}", timeout=60)
         session.execute(statement, timeout=60)
 

@@ -107,8 +107,7 @@ def tag_table(
 
 def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
     """Raise ConfigurationError if the view does not exist: no run of the pipeline would succeed."""
-    metadata = ledger.cassandra.keyspaces.get(configured.keyspace)
-    if metadata is None or configured.view_table not in metadata.tables:
+    if configured.view_table not in (ledger.cassandra.tables(configured.keyspace) or {}):
         raise ConfigurationError(
             f"pipeline {pipeline}: {ledger.cassandra.where} has no table "
             f"{configured.keyspace}.{configured.view_table}. Nothing was read. "

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.schema import Table
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import VIEW_TABLE
 from tagmill.domain.time_buckets import BucketSize
@@ -30,13 +31,13 @@ class ViewTables:
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
         self.cassandra = cassandra.application
         self.keyspace = keyspace
-        if keyspace not in cassandra.keyspaces:
+        if cassandra.keyspace(keyspace) is None:
             raise ConfigurationError(
                 f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was done; check the "
                 "pipeline's keyspace"
             )
 
-    def there(self) -> Mapping[str, Any]:
+    def there(self) -> Mapping[str, Table]:
         """Return the tables that the keyspace has now, by name."""
         return self.cassandra.tables(self.keyspace) or {}
 
@@ -77,16 +78,14 @@ class ViewTables:
         with other columns or keys.
         """
         model = self.there()[source]
-        columns = ", ".join(
-            f"{identifiers.cql(name)} {column.cql_type}" for name, column in model.columns.items()
-        )
+        columns = ", ".join(f"{identifiers.cql(name)} {kind}" for name, kind in model.columns.items())
         keys = f"PRIMARY KEY (({_joined(PARTITION)}), {_joined(CLUSTERING)})"
         self.cassandra.execute(
             f"CREATE TABLE IF NOT EXISTS {identifiers.cql_table(self.keyspace, target)} ({columns}, "
             f"{keys}) WITH {self._options(source)}"
         )
         made = self.there()[target]
-        if (_keys(made), _types(made)) != (_keys(model), _types(model)):
+        if (_keys(made), made.columns) != (_keys(model), model.columns):
             raise GuardRefused(
                 f"{self.keyspace}.{target} has other columns than {source}. Nothing was copied; drop it "
                 "if nobody reads it"
@@ -98,10 +97,9 @@ class ViewTables:
 
     def replicas(self) -> int:
         """Return how many copies of each row the cluster keeps, over all datacenters; at least 1."""
-        rows = self.cassandra.execute(
-            "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", self.keyspace
-        )
-        factors = [value.split("/")[0] for key, value in rows[0].replication.items() if key != "class"]
+        found = self.cassandra.keyspace(self.keyspace)
+        options = found.replication if found else {}
+        factors = [value.split("/")[0] for key, value in options.items() if key != "class"]
         return sum(int(factor) for factor in factors if factor.isdigit()) or 1
 
     def _options(self, source: str) -> str:
@@ -123,12 +121,8 @@ class ViewTables:
         )
 
 
-def _keys(table: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(c.name for c in table.partition_key), tuple(c.name for c in table.clustering_key)
-
-
-def _types(table: Any) -> dict[str, str]:
-    return {name: column.cql_type for name, column in table.columns.items()}
+def _keys(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return table.partition_key, table.clustering_key
 
 
 def _joined(columns: tuple[str, ...]) -> str:

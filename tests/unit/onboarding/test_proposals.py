@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import jsonschema
 import pytest
 
+from tagmill.cassandra.schema import Table
 from tagmill.config.json_schema import schema
 from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import JournalTables
@@ -19,7 +20,7 @@ from tagmill.onboarding.bucket_sizes import Detection
 from tagmill.onboarding.consistency import Replication, for_ledger, must_ask, reads_for, warnings
 from tagmill.onboarding.draft import plain_name
 from tagmill.onboarding.init import addresses
-from tagmill.onboarding.journal_layout import Layout, Table, generation, kind_of, layout_of
+from tagmill.onboarding.journal_layout import Layout, generation, kind_of, layout_of
 from tagmill.onboarding.journal_proposal import EARLIEST, journal_draft
 from tagmill.onboarding.journal_survey import (
     SAMPLED_ROWS,
