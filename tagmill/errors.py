@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 from uuid import UUID
+
+# What to do after a fault that passes.
+AGAIN = "Run the same command again; every step is safe to repeat"
 
 
 class TagmillError(Exception):
@@ -147,6 +150,18 @@ class FenceRaised(TransientError):
 
 class StoreUnavailable(TransientError):
     """Cassandra or ClickHouse did not answer within the time limit."""
+
+    def leaving(self, untouched: str) -> Self:
+        """Return the error with what its operation knows to be untouched, if a client only says to run it again."""
+        said = str(self)
+        if not said.endswith(f". {AGAIN}") or untouched in said:
+            return self
+        return type(self)(
+            f"{said.removesuffix(AGAIN)}{untouched}. {AGAIN}",
+            pipeline=self.pipeline,
+            run=self.run,
+            batch=self.batch,
+        )
 
 
 class SparkEnded(TransientError):

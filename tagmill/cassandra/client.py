@@ -72,7 +72,14 @@ from tagmill.config import tls
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import ConfigurationError, DatacenterUnknown, LoginRefused, StoreUnavailable, TagmillError
+from tagmill.errors import (
+    AGAIN,
+    ConfigurationError,
+    DatacenterUnknown,
+    LoginRefused,
+    StoreUnavailable,
+    TagmillError,
+)
 
 # Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
 PASSING = (
@@ -587,10 +594,7 @@ def explained(where: str) -> Iterator[None]:
     except TagmillError:
         raise
     except PASSING as error:
-        raise StoreUnavailable(
-            f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to "
-            "repeat"
-        ) from None
+        raise StoreUnavailable(f"{where} did not answer: {_brief(error)}. {AGAIN}") from None
     except Unauthorized as error:
         right = missing_right(str(error))
         said = f"{right.said}. {right.way_out}, then run the same command again" if right else _brief(error)
@@ -598,7 +602,7 @@ def explained(where: str) -> Iterator[None]:
     except (InvalidRequest, ErrorMessage) as error:
         raise ConfigurationError(f"{where} refused: {_brief(error)}") from None
     except (RequestExecutionException, DriverException) as error:
-        raise StoreUnavailable(f"{where}: {_brief(error)}") from None
+        raise StoreUnavailable(f"{where}: {_brief(error)}. {AGAIN}") from None
 
 
 def _brief(error: BaseException) -> str:

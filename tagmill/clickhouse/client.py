@@ -29,7 +29,7 @@ from tagmill.config import tls
 from tagmill.config.settings import ClickHouseSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
-from tagmill.errors import ConfigurationError, DestinationDiffers, LoginRefused, StoreUnavailable
+from tagmill.errors import AGAIN, ConfigurationError, DestinationDiffers, LoginRefused, StoreUnavailable
 
 # These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows
 # became two parts.
@@ -506,15 +506,10 @@ class ClickHouse:
                     login = "user name, or the client certificate as its login"
                 raise LoginRefused(f"{self.where} refused the {login}. Nothing was done") from None
             if code is None or code in PASSING_CODES:
-                raise StoreUnavailable(
-                    f"{text}. Run the same command again; every step is safe to repeat"
-                ) from None
+                raise StoreUnavailable(f"{text}. {AGAIN}") from None
             raise ConfigurationError(text) from None
         except (ClickHouseOperationalError, HTTPError, OSError) as error:
-            raise StoreUnavailable(
-                f"{self.where} {action}: {_brief(error)}. Run the same command again; every step is safe "
-                "to repeat"
-            ) from None
+            raise StoreUnavailable(f"{self.where} {action}: {_brief(error)}. {AGAIN}") from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {action}: {_brief(error)}") from None
 

@@ -15,6 +15,7 @@ from subprocess import TimeoutExpired
 
 from tagmill.cassandra.permissions import missing_right
 from tagmill.errors import (
+    AGAIN,
     ConfigurationError,
     SparkEnded,
     StoreUnavailable,
@@ -25,7 +26,6 @@ from tagmill.errors import (
 from tagmill.runs import trace_log
 
 KEPT = "What was committed stays"
-AGAIN = "Run the same command again; every step is safe to repeat"
 KILLED = "Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory"
 
 # modules of errors, and whose they are
@@ -138,6 +138,8 @@ def explain(error: BaseException, where: str, untouched: str = KEPT) -> TagmillE
         where: the Cassandra that Spark works on, for the message.
         untouched: what is true whatever has happened, for the message.
     """
+    if isinstance(error, StoreUnavailable):
+        return error.leaving(untouched)
     if isinstance(error, TagmillError):
         return error
     text = text_of(error)

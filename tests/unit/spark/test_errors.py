@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tagmill import errors
+from tagmill.errors import AGAIN, StoreUnavailable
 from tagmill.spark.errors import explain, explained, not_fetched
 from tests.support.sparkfailures import FAILURES, SparkFailure
 
@@ -68,3 +69,14 @@ def test_not_fetched_package_is_named(tmp_path: Path) -> None:
     assert told is not None and "could not fetch no.such#thing;1" in str(told) and "\n" not in str(told)
     log.write_text("Error: JAVA_HOME is not set\n")
     assert not_fetched(log) is None and not_fetched(None) is None
+
+
+def test_unanswered_client_says_what_is_untouched() -> None:
+    """A client says only that its server did not answer; the operation adds what it left as it was, once."""
+    silent = StoreUnavailable(f"{WHERE} did not answer: timed out. {AGAIN}", pipeline="orders", run=7)
+    told = explain(silent, WHERE, "Nothing was sealed")
+    assert str(told) == f"{WHERE} did not answer: timed out. Nothing was sealed. {AGAIN}"
+    assert isinstance(told, StoreUnavailable) and (told.pipeline, told.run) == ("orders", 7)
+    assert explain(told, WHERE, "Nothing was sealed") is told
+    knows = StoreUnavailable(f"{WHERE} did not answer. Batch 3 is pushed; run deliver again")
+    assert explain(knows, WHERE, "Nothing was sealed") is knows
