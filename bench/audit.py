@@ -1,5 +1,5 @@
 """Measure an audit that finds no difference, next to Spark scanning all columns of the two Cassandra tables
-that the audit reads.
+that the audit reads; then one that begins where another has proven all, after 20,000 new events.
 
     bench/audit                       4 million tag rows, three rounds
     bench/audit --rounds 1 --rows 100000
@@ -15,10 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.data import PERSISTENCE_IDS, TAGS
 from bench.deliver import HOME, config_of, stack_up, written
 from bench.measure import Measured, measure, medians
 
 SCANS = "scan of both tables"
+SINCE, NEW = "audit of what came since", TAGS * PERSISTENCE_IDS
 SCAN = (
     "import sys; from tagmill.config.settings import Settings; from bench.connector import session, table;"
     "spark = session(Settings.load(sys.argv[1]));"
@@ -43,20 +45,28 @@ def main() -> None:
         tagmill = [str(Path(sys.executable).with_name("tagmill")), "--config", str(config)]
         for command in (["schema", "apply"], ["run", "deliver", "-p", "bench"]):
             subprocess.run([*tagmill, *command], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-        audits, scans = [], []
-        for _ in range(args.rounds):
+        audits, scans, since = [], [], []
+        for round_ in range(args.rounds):
+            rows = args.rows + round_ * NEW
             scans.append(measure([sys.executable, "-c", SCAN, str(config), keyspace]))
-            audits.append(measure([*tagmill, "audit", "-p", "bench", "--json"]))
-            report = json.loads(audits[-1].output.splitlines()[-1])
-            found = {
-                line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]
-            }
-            if set(found.values()) != {(args.rows // 4,) * 3}:
-                raise RuntimeError(f"the audit saw {found}")
-        _print(args.rows, {"audit": audits, SCANS: scans})
+            audits.append(measure([*tagmill, "audit", "-p", "bench", "--full", "--json"]))
+            _check(audits[-1], rows, is_full=True)
+            written(config, keyspace, rows, "write_since")
+            subprocess.run([*tagmill, "run", "deliver", "-p", "bench"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+            since.append(measure([*tagmill, "audit", "-p", "bench", "--json"]))
+            _check(since[-1], rows + NEW, is_full=False)
+        _print(args.rows, {"audit": audits, SCANS: scans, SINCE: since})
     finally:
         stack.down(("cassandra", "clickhouse"), lambda _: None)
         shutil.rmtree(HOME / "local", ignore_errors=True)
+
+
+def _check(audit: Measured, rows: int, *, is_full: bool) -> None:
+    """Raise RuntimeError unless an audit has seen these rows in each store."""
+    report = json.loads(audit.output.splitlines()[-1])
+    found = {line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]}
+    if set(found.values()) != {(rows // TAGS,) * 3} or bool(report["proven_by"]) is is_full:
+        raise RuntimeError(f"the audit saw {found}, proven by {report['proven_by']}")
 
 
 def _print(rows: int, runs: dict[str, list[Measured]]) -> None:

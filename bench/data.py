@@ -5,13 +5,16 @@ The rows are those of tag_views as an application writes it, or of messages of a
 events-by-tag off.
 """
 
+from datetime import UTC, datetime
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.connector import CASSANDRA
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.domain.timeuuid import GREGORIAN_TICKS
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import GREGORIAN_TICKS, from_datetime
 from tagmill.ledger.schema import create_journal
 
 TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
@@ -105,6 +108,11 @@ def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, r
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
     view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))
+    append_both(view, keyspace)
+
+
+def append_both(view: DataFrame, keyspace: str) -> None:
+    """Write rows into tag_views, and their events into messages."""
     append(view, keyspace, "tag_views")
     events = view.withColumns(
         {
@@ -114,6 +122,29 @@ def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, r
         }
     )
     append(events.drop("tag_name", "tag_pid_sequence_nr").repartition("persistence_id"), keyspace, "messages")
+
+
+def write_since(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
+    """Write one more event of just now for each persistence_id that write_with_journal has written `rows` for."""
+    number, now = rows // (TAGS * PERSISTENCE_IDS) + 1, from_datetime(datetime.now(UTC))
+    ids = spark.range(0, TAGS * PERSISTENCE_IDS, 1, TAGS).select(
+        F.concat(F.lit("tag-"), F.col("id") % TAGS).alias("tag_name"), F.floor(F.col("id") / TAGS).alias("k")
+    )
+    name = F.concat(F.lit("p-"), F.lpad(F.col("k").cast("string"), 6, "0"))
+    view = ids.select(
+        "tag_name",
+        F.lit(BucketSize.HOUR.start(now)).alias("timebucket"),
+        _time_uuid(F.lit(now), F.col("k")).alias("timestamp"),
+        F.concat_ws("/", "tag_name", name).alias("persistence_id"),
+        F.lit(number).cast("bigint").alias("tag_pid_sequence_nr"),
+        F.lit(number).cast("bigint").alias("sequence_nr"),
+        _payload("k", "tag_name").alias("event"),
+        F.lit("").alias("event_manifest"),
+        F.lit(20).alias("ser_id"),
+        F.lit("").alias("ser_manifest"),
+        F.lit("5b11713a-0000-4000-8000-00000000000b").alias("writer_uuid"),
+    )
+    append_both(view, keyspace)
 
 
 def append(rows: DataFrame, keyspace: str, table: str) -> None:

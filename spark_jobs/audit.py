@@ -16,6 +16,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--tag", action="append", help="only this tag; may be given several times")
+    parser.add_argument("--full", action="store_true", help="read again what an audit has proven")
     parser.add_argument(
         "--repair", metavar="WHY", help="repair what is found, for this reason, and audit again; all tags"
     )
@@ -29,6 +30,15 @@ def main(argv: Sequence[str]) -> int:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill audit {args.pipeline}", few_rows=args.few_rows) as spark:
             tell = partial(print, flush=True)
+            made = audit(
+                settings,
+                args.pipeline,
+                owner=args.owner,
+                spark=spark,
+                tags=args.tag,
+                full=args.full,
+                tell=tell,
+            )
             if args.repair:
                 made, repairs = audit_and_repair(
                     settings,
@@ -38,11 +48,10 @@ def main(argv: Sequence[str]) -> int:
                     who=args.owner,
                     why=args.repair,
                     tell=tell,
+                    first=made,
                 )
                 for done in repairs:
                     print(done.message, flush=True)
-            else:
-                made = audit(settings, args.pipeline, owner=args.owner, spark=spark, tags=args.tag, tell=tell)
         report.result = told(made)
         raise_unless_it_agrees(made)
     return report.exit_code

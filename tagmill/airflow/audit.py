@@ -26,6 +26,12 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         schedule=configured.audit_schedule,
         params={
             "tags": tags_param(configured, "audit only these tags of the pipeline"),
+            "full": Param(
+                False,
+                title="Read everything",
+                description="read again what an earlier audit has proven and what has not changed since",
+                type="boolean",
+            ),
             "repair": Param(
                 False,
                 title="Repair",

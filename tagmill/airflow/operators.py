@@ -390,7 +390,7 @@ class OperationJob(JobOperator):
 
 class AuditOperator(JobOperator):
     """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when
-    something differs.
+    something differs. With the param `full` it reads again what was proven.
 
     With the param `repair` it repairs what it finds, for all tags, and fails only when the second audit
     differs.
@@ -398,6 +398,7 @@ class AuditOperator(JobOperator):
 
     template_fields: Sequence[str] = ()
     tags: Sequence[str] = ()
+    full = False
     why: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -412,15 +413,15 @@ class AuditOperator(JobOperator):
         return super().execute(context)
 
     def set_arguments(self, params: Mapping[str, Any], dag_run: Any) -> None:
-        """Set the tags, and the reason for a repair, from the run's params."""
-        self.tags = list(params["tags"])
+        """Set what to audit, and the reason for a repair, from the run's params."""
+        self.tags, self.full = list(params["tags"]), bool(params["full"])
         self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
 
     def job_arguments(self) -> Sequence[str]:
-        """Return the reason for a repair, or the tags."""
-        if self.why:
-            return ("--repair", self.why)
-        return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
+        """Return what to read, and the reason for a repair, or the tags."""
+        # A tag may begin with a dash.
+        what = ["--repair", self.why] if self.why else [f"--tag={tag}" for tag in self.tags]
+        return ["--full", *what] if self.full else what
 
     def has_few_rows(self, settings: Settings) -> bool:
         """Return whether journal and view have few rows."""

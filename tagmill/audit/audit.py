@@ -18,8 +18,8 @@ import structlog
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
-from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
-from tagmill.errors import AuditDiffers, ViewNotBuilt, about_pipeline
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime, to_datetime
+from tagmill.errors import AuditDiffers, StoreUnavailable, ViewNotBuilt, about_pipeline
 from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
@@ -35,8 +35,12 @@ from tagmill.spark.materialize import count_rows, materialize
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tagmill.audit.baseline import Proven, Seen
+    from tagmill.audit.destination_reader import Stored
     from tagmill.audit.model import AuditReport
+    from tagmill.audit.report import Judged
     from tagmill.audit.staging import Scope
+    from tagmill.journal.frames import CleanedOf
     from tagmill.runs.progress import Tell
 
 log = structlog.get_logger()
@@ -52,11 +56,13 @@ def audit(
     owner: str,
     spark: SparkSession,
     tags: list[str] | None = None,
+    full: bool = False,
     tell: Tell | None = None,
 ) -> AuditReport:
     """Compare journal, view, progress and ClickHouse of a pipeline; with `tags`, only for these.
 
-    `tell` is called with each step.
+    What an earlier audit has proven is counted, and not read again while nothing of it has changed, unless the audit is
+    `full` or `audit_full_days` are over. `tell` is called with each step.
 
     Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers,
     StoreUnavailable.
@@ -76,7 +82,7 @@ def audit(
         clickhouse.check_destination(chosen.destination)
         require_up_to_date(workspace, done="Nothing was audited")
         with explained(workspace.cassandra.where, "The audit changed nothing"):
-            return _Audit(workspace, clickhouse, spark).run(wanted)
+            return _Audit(workspace, clickhouse, spark, full=full).run(wanted)
 
 
 def told(report: AuditReport) -> Result:
@@ -96,7 +102,11 @@ def message(report: AuditReport) -> str:
     if pending := sum(line.pending for line in report.tags):
         rows += f", {pending} pending (not delivered yet)"
     if report.agrees:
-        return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
+        counted = ""
+        if report.proven_before is not None:
+            until = f"{to_datetime(report.proven_before):%Y-%m-%dT%H:%MZ}"
+            counted = f"; what audit {report.proven_by} has proven before {until} has the same counts and write times"
+        return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}{counted}"
     return (
         f"pipeline {report.pipeline}: audit {report.audit} does not agree: "
         f"{audits.in_words(report.findings)} ({rows})"
@@ -116,7 +126,9 @@ def raise_unless_it_agrees(report: AuditReport) -> None:
 class _Audit:
     """One audit of one pipeline with one Spark session."""
 
-    def __init__(self, workspace: Workspace, clickhouse: ClickHouse, spark: SparkSession) -> None:
+    def __init__(
+        self, workspace: Workspace, clickhouse: ClickHouse, spark: SparkSession, *, full: bool
+    ) -> None:
         from tagmill.journal.frames import JournalSchema
 
         self.settings, self.ledger = workspace.settings, workspace.ledger
@@ -124,6 +136,7 @@ class _Audit:
         self.ledger_keyspace, self.files = workspace.ledger_keyspace, workspace.files
         self.clickhouse = clickhouse
         self.spark = spark
+        self.full = full
         self.untagged = 0
         self.audits = workspace.store(Audits)
         self.views = workspace.journal_store(JournalViews)
@@ -148,7 +161,7 @@ class _Audit:
         self._sweep(keep={row.audit, last.audit if last else 0})
         self.folder = audits.folder(self.name, row.audit)
         checkpoints.reached("audit.begun")
-        judged = self._judged(scope, row)
+        judged, seen, scope = self._judged_since(scope) or self._judged(scope)
         checkpoints.reached("audit.judged")
         self.tell("writing the report")
         now = self.ledger.cassandra.now()
@@ -166,6 +179,7 @@ class _Audit:
             written,
             few=self.files.count_rows(f"{self.folder}/view") <= FEW_ROWS,
         )
+        self._keep_proven(judged, seen, scope, made)
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
         self._sweep(keep={row.audit})
@@ -228,33 +242,148 @@ class _Audit:
                 due[tag] = mark.ticks
         return replace(scope, due=due)
 
-    def _judged(self, scope: Scope, row: AuditRow) -> Any:
+    def _proven(self, scope: Scope) -> Proven | None:
+        """Return the baseline from which this audit may begin; None: it reads everything."""
+        from tagmill.audit import baseline
+
+        days = self.pipeline.audit_full_days
+        if self.full or not days or set(scope.tags) != set(self.pipeline.tags):
+            return None
+        proven = baseline.read(self.files, self.spark, self.name)
+        if proven is None or not proven.document.fits(scope, self.pipeline.view):
+            return None
+        age = self.ledger.cassandra.now() - proven.document.read_all_at
+        return proven if age < timedelta(days=days) else None
+
+    def _judged_since(self, scope: Scope) -> tuple[Judged, Seen, Scope] | None:
+        """Return what an audit from the baseline on proves; None if there is no baseline, or something may be wrong."""
+        from tagmill.audit.since import Doubt
+        from tagmill.spark.errors import explained
+
+        proven = self._proven(scope)
+        if proven is None:
+            return None
+        try:
+            with explained(self.ledger.cassandra.where, "The audit changed nothing"):
+                return self._since(proven, scope)
+        except (Doubt, StoreUnavailable) as doubt:
+            self.tell(
+                f"reading everything, since audit {proven.document.audit}'s proof may not hold: {doubt}"
+            )
+        for name in self.files.folders(self.folder):
+            self.files.remove_folder(f"{self.folder}/{name}")
+        return None
+
+    def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
+        from tagmill.audit import staging
+        from tagmill.audit.baseline import Seen
+        from tagmill.audit.model import FINDING_SCHEMA
+        from tagmill.audit.report import Judged, first_event
+        from tagmill.audit.since import Read, Since
+
+        since = Since(self.spark, self.journal, self.files, self.folder, proven, self.tell)
+        progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
+        self.tell(f"reading the journal behind what audit {proven.document.audit} has proven")
+        for_good = deleted_for_good(self.ledger.cassandra, self.spark, self.journal.keyspace)
+        events, deleted, places = since.stage_journal(scope, for_good)
+        self.tell("reading the view behind it")
+        audited_at = self.ledger.cassandra.now()
+        cleaned_of = self._cleaned(scope)
+        view, partitions, cleaned = since.stage_view(scope, cleaned_of)
+        scope = self._with_all_read(scope)
+        self.tell("adding up in ClickHouse")
+        stored = self._stored(scope)
+        sums = since.check_stored(stored.sums(), scope)
+        self.tell("comparing")
+        read = Read(events, view, deleted)
+        lines = since.judge(read, progress, stored, sums, cleaned_of, since.scope(scope))
+        lines_then = since.lines_then(cleaned)
+        kept = {
+            "partitions": partitions,
+            "places": places,
+            "numbers": proven.frames["numbers"],
+            "stored": proven.frames["stored"],
+            "lines": lines_then,
+        }
+        seen = Seen(kept, events, view, lines, sums)
+        judged = Judged(
+            events,
+            view,
+            deleted,
+            lines.drop("differs").unionByName(lines_then),
+            self.spark.createDataFrame([], FINDING_SCHEMA),
+            proven.document.untagged,
+            audited_at,
+            self.files.url(self.folder),
+            first_event(events, proven),
+            proven,
+        )
+        return judged, seen, scope
+
+    def _keep_proven(self, judged: Judged, seen: Seen, scope: Scope, made: AuditReport) -> None:
+        """Keep what this audit has proven for the next one; forget what was proven if it does not agree."""
+        from tagmill.audit import baseline
+        from tagmill.spark.bulk_load import FEW_ROWS
+
+        if not made.agrees:
+            baseline.forget(self.files, self.name)
+            return
+        proven, before = judged.proven, baseline.border(scope)
+        is_few = self.files.count_rows(f"{self.folder}/view") <= FEW_ROWS
+        no_more = before <= proven.document.before if proven else is_few or not before
+        if no_more or set(scope.tags) != set(self.pipeline.tags) or not self.pipeline.audit_full_days:
+            return
+        self.tell("keeping what is proven")
+        since = proven.document.before if proven else None
+        document = baseline.Baseline(
+            audit=made.audit,
+            read_all_at=proven.document.read_all_at if proven else made.started_at,
+            before=before,
+            view=str(self.pipeline.view),
+            start=dict(scope.start),
+            first=judged.first,
+            untagged=judged.untagged,
+            rows={},
+        )
+        ids = self._stored(scope).ids("ids-before", since=since, before=before)
+        baseline.write(self.files, self.name, document, seen, ids)
+
+    def _stored(self, scope: Scope) -> Stored:
+        from tagmill.audit.destination_reader import Stored
+
+        destination = self.pipeline.destination
+        return Stored(self.spark, self.clickhouse, destination, self.files, self.folder, scope)
+
+    def _cleaned(self, scope: Scope) -> CleanedOf:
+        from tagmill.audit import staging
+
+        views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
+        return staging.stage_cleaned(
+            self.spark, self.ledger.cassandra, self.journal.keyspace, views, scope, self._url("cleaned")
+        )
+
+    def _judged(self, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from pyspark.sql import functions as F
 
-        from tagmill.audit import bucket_sums, numbers, row_comparison, staging
-        from tagmill.audit.destination_reader import Stored
+        from tagmill.audit import baseline, bucket_sums, numbers, row_comparison, staging
         from tagmill.audit.progress import progress_findings
-        from tagmill.audit.report import Judged
+        from tagmill.audit.report import Judged, first_event
 
         progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
         self.tell("reading the journal")
-        tables = staging.TableStaging(self.spark, self.journal, scope, self.files)
-        events = tables.stage_journal(f"{self.folder}/journal")
+        of_events = staging.EventStaging(self.journal, self.files, scope)
+        events = staging.stage_table(of_events, self.spark, f"{self.folder}/journal")
         checkpoints.reached("audit.journal_read")
         self.tell("reading the view")
         audited_at = self.ledger.cassandra.now()
-        view = tables.stage_view(f"{self.folder}/view")
+        of_view = staging.ViewStaging(self.journal, self.files, scope)
+        view = staging.stage_table(of_view, self.spark, f"{self.folder}/view")
         checkpoints.reached("audit.view_read")
         scope = self._with_all_read(scope)
-        views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
-        cleaned = staging.stage_cleaned(
-            self.spark, self.ledger.cassandra, self.journal.keyspace, views, scope, self._url("cleaned")
-        )
+        cleaned = self._cleaned(scope)
         self.tell("adding up in ClickHouse")
-        stored = Stored(
-            self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope
-        )
-        in_clickhouse, ids = stored.sums(), stored.ids()
+        stored = self._stored(scope)
+        in_clickhouse, ids = stored.sums(), stored.ids("ids")
         for_good = deleted_for_good(self.ledger.cassandra, self.spark, self.journal.keyspace)
         deleted = staging.stage_deleted(
             self.spark, self.journal, events, view, for_good, scope, self._url("deleted")
@@ -295,9 +424,18 @@ class _Audit:
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
-        return Judged(
-            events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder)
+        judged = Judged(
+            events,
+            view,
+            deleted,
+            lines,
+            findings,
+            self.untagged,
+            audited_at,
+            self.files.url(self.folder),
+            first_event(events, None),
         )
+        return judged, baseline.Seen(baseline.nothing(self.spark), events, view, lines, in_clickhouse), scope
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of
@@ -399,8 +537,10 @@ class _Audit:
         which a repair reads.
         """
         kept = {f"{number:08d}" for number in keep}
+        from tagmill.audit.baseline import is_baseline
+
         for folder in self.files.folders(audits.home(self.name)):
-            if folder not in kept:
+            if folder not in kept and not is_baseline(folder):
                 self.files.remove_folder(f"{audits.home(self.name)}/{folder}")
 
     def _url(self, name: str) -> str:

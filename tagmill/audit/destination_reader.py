@@ -65,10 +65,16 @@ class Stored:
         )
         return self._read("sums", SUMS, select, "GROUP BY tag_, bucket", self._each_tag())
 
-    def ids(self) -> DataFrame:
+    def ids(self, name: str, since: int | None = None, before: int | None = None) -> DataFrame:
         """Return rows, distinct numbers and events, the last number and the last that is due, by tag and
-        persistence_id. Out: IDS.
+        persistence_id: of all times, or from `since` or up to `before` (ticks, exclusive). Out: IDS.
         """
+        limits = "".join(
+            f" AND {TICKS} {condition}"
+            for condition, ticks in (("< {before:Int64}", before), (">= {since:Int64}", since))
+            if ticks is not None
+        )
+        bound = {key: ticks for key, ticks in (("before", before), ("since", since)) if ticks is not None}
         select = (
             "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, "
             "toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
@@ -76,9 +82,9 @@ class Stored:
             f"max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) "
             "AS last_due"
         )
-        return self._read(
-            "ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True
-        )
+        tail = f"{limits} GROUP BY tag_, `persistence_id`"
+        asked = ({**one, **bound} for one in self._each_tag())
+        return self._read(name, IDS, select, tail, asked, all_times=True)
 
     def rows(self, name: str, buckets: DataFrame) -> DataFrame:
         """Return the rows of some buckets, up to the watermark. In: tag, bucket. Out: ROWS."""

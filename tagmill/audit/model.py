@@ -121,7 +121,8 @@ class AuditReport(Document):
     `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each
     kind. `findings`: the number of each kind in all, including findings of no tag. `closed_run`: the newest
     run that was closed before anything was read. `contents`: rows and checksum of the destination then
-    (pipeline_facts.contents).
+    (pipeline_facts.contents). `proven_by`: the audit that has proven all rows before `proven_before` (ticks), which were
+    counted and not read again; 0: everything was read.
     """
 
     pipeline: str
@@ -139,6 +140,8 @@ class AuditReport(Document):
     docs: str | None = None
     closed_run: int = 0
     contents: tuple[int, int] = (-1, 0)
+    proven_by: int = 0
+    proven_before: int | None = None
 
     @property
     def journal(self) -> int:

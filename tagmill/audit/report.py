@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tagmill.audit.baseline import Proven
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
 from tagmill.cassandra.bulk_writer import Target, write_rows
@@ -33,7 +34,8 @@ MOST_TAGS = 10
 class Judged:
     """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
 
-    `untagged`: the number of rows of the view that are not judged, because their events have no tags.
+    `untagged`: the number of rows of the view that are not judged, because their events have no tags. `first`: the time
+    of the journal's first event (ticks). `proven`: the baseline from which on `events` and `view` were read; None: all were read.
     """
 
     events: DataFrame
@@ -44,6 +46,25 @@ class Judged:
     untagged: int
     audited_at: datetime
     url: str
+    first: int | None
+    proven: Proven | None = None
+
+    @property
+    def partitions(self) -> DataFrame:
+        """The partitions of the view: tag, timebucket, rows, bytes."""
+        read = self.view.groupBy("tag", "timebucket").agg(
+            F.count("*").alias("rows"), F.sum("size").alias("bytes")
+        )
+        if self.proven is None:
+            return read
+        return read.unionByName(self.proven.frames["partitions"].drop("written"))
+
+
+def first_event(events: DataFrame, proven: Proven | None) -> int | None:
+    """Return the time of the journal's first event (ticks): of those read, or that the baseline knows."""
+    line = events.agg(F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first")).first()
+    known = [line["first"] if line else None, proven.document.first if proven else None]
+    return min((ticks for ticks in known if ticks is not None), default=None)
 
 
 def made(
@@ -86,6 +107,8 @@ def made(
         named=list(_named(judged.findings, pipeline.quality.named_rows)) if has_findings else [],
         warnings=list(_warnings(judged, pipeline, some_gone=some_gone)),
         folder=folder,
+        proven_by=judged.proven.document.audit if judged.proven else 0,
+        proven_before=judged.proven.document.before if judged.proven else None,
     )
 
 
@@ -134,18 +157,13 @@ def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
 
 
 def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) -> Iterator[str]:
-    partitions = judged.view.groupBy("tag", "timebucket").agg(
-        F.count("*").alias("rows"), F.sum("size").alias("bytes")
-    )
-    yield from large_partitions(partitions, pipeline.view, pipeline.quality)
+    yield from large_partitions(judged.partitions, pipeline.view, pipeline.quality)
     is_many = F.col("tag_count") > MOST_TAGS
     line = judged.events.agg(
         F.count_if(is_many).alias("events"),
         F.max("tag_count").alias("most"),
         F.first(F.when(is_many, F.col("persistence_id")), ignorenulls=True).alias("id"),
-        F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first"),
     ).first()
-    first = line["first"] if line else None
     if line and line["events"]:
         yield (
             f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for "
@@ -167,8 +185,8 @@ def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) ->
             f"{line['id']!r}): deleted for good "
             "(neverUsePersistenceIdAgain), or lost"
         )
-    if first is not None:
-        yield from early(first, pipeline.first_time_bucket, pipeline.bucket_size)
+    if judged.first is not None:
+        yield from early(judged.first, pipeline.first_time_bucket, pipeline.bucket_size)
 
 
 # -- the ledger

@@ -22,7 +22,7 @@ from tagmill.journal.event_batches import event_tags, rows_of_events
 from tagmill.journal.flaws import Reason
 
 # partition_nr and sequence_nr: of an event; tags: those of the pipeline, tag_count: the number of all; flaw: a Reason,
-# or null. Events without tags of the pipeline have no hash.
+# or null; written: write time in microseconds, 0 if it has none. Events without tags of the pipeline have no hash.
 JOURNAL = pa.schema(
     [
         *schema_of(
@@ -30,14 +30,15 @@ JOURNAL = pa.schema(
             "bucket bigint, writer_uuid string"
         ),
         pa.field("tags", pa.list_(pa.string())),
-        *schema_of("tag_count int, event_hash bigint, flaw string"),
+        *schema_of("tag_count int, event_hash bigint, flaw string, written bigint"),
     ]
 )
 # bucket: of the row's time; timebucket: where it lies; size in bytes; event_hash: as the journal's; row_hash: with
-# the number; broken: its time can't be read.
+# the number; broken: its time can't be read; written: as above.
 VIEW = schema_of(
     "tag string, persistence_id string, sequence_nr bigint, number bigint, offset string, ticks bigint, bucket bigint, "
-    "timebucket bigint, writer_uuid string, size int, event_hash bigint, row_hash bigint, broken boolean"
+    "timebucket bigint, writer_uuid string, size int, event_hash bigint, row_hash bigint, broken boolean, "
+    "written bigint"
 )
 _PAYLOAD = schema_of(
     "writer_uuid string, ser_id int, ser_manifest string, event_manifest string, event binary, meta_ser_id int, "
@@ -46,7 +47,7 @@ _PAYLOAD = schema_of(
 
 
 def of_messages(rows: pa.RecordBatch, tags: Collection[str], until: int, size: BucketSize) -> pa.RecordBatch:
-    """Return what an audit keeps of the events among rows of messages (JOURNAL).
+    """Return what an audit keeps of the events among rows of messages, with `written` (JOURNAL).
 
     `tags`: of the pipeline; `until`: ticks up to which the audit judges; `size`: of its buckets.
     """
@@ -62,6 +63,7 @@ def of_messages(rows: pa.RecordBatch, tags: Collection[str], until: int, size: B
         "tag_count": pa.array(all_tags),
         "event_hash": _event_hashes(columns, tagged),
         "flaw": _flaws(rows, columns, (all_tags > 0) & (_counts(rows["tags"]) == 0)),
+        "written": pc.fill_null(rows["written"], 0),
     }
     return _batch(columns, JOURNAL)
 
@@ -80,6 +82,7 @@ def of_view(rows: pa.RecordBatch, tags: Collection[str], until: int, size: Bucke
         "event_hash": event_hash,
         "row_hash": _with_numbers(event_hash, rows["tag_pid_sequence_nr"]),
         "broken": columns["offset_broken"],
+        "written": pc.fill_null(rows["written"], 0),
     }
     return _batch(columns, VIEW)
 

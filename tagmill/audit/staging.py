@@ -2,13 +2,14 @@
 audit's folder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.audit import row_hashes
 from tagmill.cassandra.client import Cassandra
@@ -17,11 +18,14 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
+from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
-from tagmill.spark.task_files import Target
+from tagmill.spark.task_files import FILES, Convert, Target
 
 ID = "persistence_id"
+# The write time of an event or of a row of the view, in microseconds.
+WRITTEN = "writetime(event)"
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
 GONE = 2**62
 
@@ -70,36 +74,75 @@ def _by_tag(values: Mapping[str, int]) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class TableStaging:
-    """Stages the tables of one journal for one audit, below folders of `files`."""
+class _Staging:
+    """Writes what an audit keeps of a table's rows to files."""
 
-    spark: SparkSession
     journal: JournalSchema
-    scope: Scope
     files: RunFiles
+    scope: Scope
 
-    def stage_journal(self, folder: str) -> DataFrame:
-        """Write one row per event of `messages`, of all persistence ids, and return them (row_hashes.JOURNAL)."""
+    def _converted(self, convert: Callable[..., pa.RecordBatch]) -> Convert:
+        return partial(convert, tags=self.scope.tags, until=self.scope.until, size=self.scope.size)
+
+
+class EventStaging(_Staging):
+    """Writes one row per event (row_hashes.JOURNAL)."""
+
+    def target(self, folder: str) -> Target:
+        """Return where the rows go."""
         repeated = [ID, "writer_uuid", "bucket", "flaw", "tags.list.element"]
-        target = Target(self.files, folder, row_hashes.JOURNAL, repeated)
-        messages = self.journal.names.messages
-        return self._staged(messages, self.journal.columns, target, row_hashes.of_messages)
+        return Target(self.files, folder, row_hashes.JOURNAL, repeated)
 
-    def stage_view(self, folder: str) -> DataFrame:
-        """Write one row per row of the view with a tag of the pipeline, and return them (row_hashes.VIEW)."""
-        view = self.journal.view_table
-        there = sorted(self.journal.tables[view] & set(VIEW_COLUMNS))
+    def of_table(self, spark: SparkSession, folder: str) -> list[str]:
+        """Write all events of `messages`, of all persistence ids, and return the files."""
+        messages, columns = self.journal.table(self.journal.names.messages), self.journal.columns
+        convert = self._converted(row_hashes.of_messages)
+        return messages.write(spark, columns, self.target(folder), convert, written=WRITTEN)
+
+    def of_rows(self, rows: DataFrame, folder: str) -> list[str]:
+        """Write these rows of messages, with `written`, and return the files."""
+        return _written(rows, self.target(folder), self._converted(row_hashes.of_messages))
+
+
+class ViewStaging(_Staging):
+    """Writes one row per row of the view with a tag of the pipeline (row_hashes.VIEW)."""
+
+    def target(self, folder: str) -> Target:
+        """Return where the rows go."""
         repeated = [ID, "tag", "writer_uuid", "bucket", "timebucket"]
-        target = Target(self.files, folder, row_hashes.VIEW, repeated)
-        return self._staged(view, there, target, row_hashes.of_view)
+        return Target(self.files, folder, row_hashes.VIEW, repeated)
 
-    def _staged(
-        self, table: str, columns: Sequence[str], target: Target, convert: Callable[..., pa.RecordBatch]
-    ) -> DataFrame:
-        target.files.remove_folder(target.folder)
-        kept = partial(convert, tags=self.scope.tags, until=self.scope.until, size=self.scope.size)
-        names = self.journal.table(table).write(self.spark, columns, target, kept)
-        return target.frame(self.spark, names)
+    def of_table(self, spark: SparkSession, folder: str) -> list[str]:
+        """Write all rows of the view, and return the files."""
+        view, convert = self.journal.table(self.journal.view_table), self._converted(row_hashes.of_view)
+        return view.write(spark, self._columns(), self.target(folder), convert, written=WRITTEN)
+
+    def of_partitions(self, keys: DataFrame, folder: str) -> list[str]:
+        """Write the rows of some partitions (tag_name, timebucket), and return the files."""
+        key = ["tag_name", "timebucket"]
+        others = [name for name in self._columns() if name not in key]
+        rows = self.journal.table(self.journal.view_table).rows_of(keys, key, *others, written=WRITTEN)
+        return _written(rows, self.target(folder), self._converted(row_hashes.of_view))
+
+    def _columns(self) -> list[str]:
+        return sorted(self.journal.tables[self.journal.view_table] & set(VIEW_COLUMNS))
+
+
+def stage_table(stages: EventStaging | ViewStaging, spark: SparkSession, folder: str) -> DataFrame:
+    """Write all rows of a table below a folder, and return them."""
+    stages.files.remove_folder(folder)
+    return stages.target(folder).frame(spark, stages.of_table(spark, folder))
+
+
+def _written(rows: DataFrame, target: Target, convert: Convert) -> list[str]:
+    """Write what tasks make of these rows, whose timestamp is text, and return the files."""
+    as_read = rows.withColumn("timestamp", F.unhex(F.replace("timestamp", F.lit("-"), F.lit(""))))
+    work = partial(_write, target, convert)
+    return target.names(in_python(as_read, work, from_arrow_schema(FILES)))
+
+
+def _write(target: Target, convert: Convert, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from target.write_rows(map(convert, rows))
 
 
 def stage_deleted(

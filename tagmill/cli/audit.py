@@ -39,6 +39,12 @@ def audit(
     report: Annotated[
         Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read again what an earlier audit has proven and what has not changed since."
+        ),
+    ] = False,
     repair: Annotated[
         bool,
         typer.Option(
@@ -78,7 +84,7 @@ def audit(
         with telling(pipeline, "starting Spark") as tell:
             few, name = few_events(configured, pipeline), f"tagmill audit {pipeline}"
             spark = stack.enter_context(spark_session(configured, name, few_rows=few))
-            made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
+            made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, full=full, tell=tell)
         if changes and not made.agrees:
             if not yes and not as_json:
                 _show(made)

@@ -285,6 +285,13 @@ class PipelineSettings(Section):
         description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
+    audit_full_days: int = Field(
+        30,
+        ge=0,
+        description="Days after which an audit reads everything again. Until then audits count what an audit has "
+        "proven, and read what has come since; 0: each audit reads everything.",
+        examples=[7],
+    )
     eventual_consistency_delay_seconds: float = Field(
         10,
         ge=0,

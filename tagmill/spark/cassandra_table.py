@@ -85,7 +85,12 @@ class CassandraTable:
         return identifiers.cql_table(self.keyspace, self.name)
 
     def rows(
-        self, spark: SparkSession, *columns: str, per_partition: int | None = None, **terms: str
+        self,
+        spark: SparkSession,
+        *columns: str,
+        per_partition: int | None = None,
+        aggregated: bool = False,
+        **terms: str,
     ) -> DataFrame:
         """Return all rows, each task's in Cassandra's order.
 
@@ -93,21 +98,24 @@ class CassandraTable:
             spark: the session.
             columns: to read.
             per_partition: rows of a partition at most.
+            aggregated: whether to return one row for each partition: columns are of its key, terms aggregates.
             terms: CQL to read, e.g. written="writetime(event)".
 
         Raises ConfigurationError: there is no such table or column.
         """
         tail = "" if per_partition is None else f" PER PARTITION LIMIT {per_partition}"
+        if aggregated:
+            tail = self._grouped()
         scan = self._scan(spark, columns, terms, tail)
         return scan.numbers(spark).mapInArrow(scan.rows, from_arrow_schema(pa.schema(scan.reading.types)))
 
     def write(
-        self, spark: SparkSession, columns: Sequence[str], target: Target, convert: Convert
+        self, spark: SparkSession, columns: Sequence[str], target: Target, convert: Convert, **terms: str
     ) -> list[str]:
         """Read all rows, UUIDs as binary(16), write what `convert` makes of them to `target`, and return the files'
-        names.
+        names; `terms` as `rows` takes them.
         """
-        scan = self._scan(spark, columns, {})
+        scan = self._scan(spark, columns, terms)
         task = partial(_written, scan, target, convert)
         return target.names(scan.numbers(spark).mapInArrow(task, from_arrow_schema(FILES)))
 
@@ -118,6 +126,7 @@ class CassandraTable:
         *columns: str,
         where: Mapping[str, str] | None = None,
         left: bool = False,
+        aggregated: bool = False,
         **terms: str,
     ) -> DataFrame:
         """Return the rows of keys, joined to them: each task asks for those of its own, one after the other.
@@ -129,7 +138,7 @@ class CassandraTable:
             columns: of the table, to read besides.
             where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
             left: whether a key without rows stays, with nulls.
-            terms: as `rows` takes them.
+            aggregated, terms: as `rows` takes them.
 
         Raises ConfigurationError: there is no such table or column.
         """
@@ -138,7 +147,9 @@ class CassandraTable:
         conditions = {**{f"{identifiers.cql(name)} =": name for name in on}, **(where or {})}
         look_up = _LookUp(
             reading,
-            reading.query(*(f"{condition} ?" for condition in conditions)),
+            reading.query(
+                *(f"{condition} ?" for condition in conditions), tail=self._grouped() if aggregated else ""
+            ),
             tuple(on),
             tuple(conditions.values()),
             frozenset(
@@ -177,7 +188,7 @@ class CassandraTable:
     def _scan(
         self, spark: SparkSession, columns: Sequence[str], terms: Mapping[str, str], tail: str = ""
     ) -> "_Scan":
-        key = ", ".join(identifiers.cql(column) for column in self._table().partition_key)
+        key = self._partition_key()
         reading = self._reading(columns, terms)
         count = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
         # A cluster whose partitioner isn't Murmur3 is read by one task.
@@ -201,6 +212,12 @@ class CassandraTable:
                 f"{self.cassandra.where}: {self.cql}: {error}. Nothing was read"
             ) from None
         return replace(reading, types=types)
+
+    def _grouped(self) -> str:
+        return f" GROUP BY {self._partition_key()}"
+
+    def _partition_key(self) -> str:
+        return ", ".join(map(identifiers.cql, self._table().partition_key))
 
     def _table(self) -> Table:
         """Return the table as it is now; raises ConfigurationError if there is none."""

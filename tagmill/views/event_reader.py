@@ -10,7 +10,7 @@ on are read, REACH partitions at a time.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,11 +20,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain.journal_tables import OLD_TAGS, JournalTables
-from tagmill.journal.frames import ID, all_events, event_tags
+from tagmill.journal.frames import ID, JournalSchema, all_events, event_tags
 from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
 from tagmill.runs.progress import Tell
+from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
-from tagmill.views.staging import Staging
 
 REACH = 3
 # Sequence_nrs within which the first new event of an id is to be. One that is further away is staged alone: it shows
@@ -36,13 +36,41 @@ PARTITIONS_AT_ONCE = 64
 FEW_IDS = 20_000
 
 
+class Stages(Protocol):
+    """Writes rows of messages to files, as staging.Staging does for builds."""
+
+    @property
+    def journal(self) -> JournalSchema:
+        """The journal."""
+
+    @property
+    def files(self) -> RunFiles:
+        """The storage."""
+
+    def of_rows(self, rows: DataFrame, folder: str) -> list[str]:
+        """Write these rows to files and return the files; none of them is empty."""
+
+    def of_table(self, spark: SparkSession, folder: str) -> list[str]:
+        """Write all of messages to files and return the files."""
+
+
 class Reader:
-    """Stages the new events of many persistence ids, pass by pass, below one folder: `files`."""
+    """Stages the new events of many persistence ids, pass by pass, below one folder: `files`.
+
+    `terms`: CQL to read beside the columns, for events that are read by key.
+    """
 
     def __init__(
-        self, spark: SparkSession, cassandra: Cassandra, staging: Staging, folder: str, tell: Tell
+        self,
+        spark: SparkSession,
+        cassandra: Cassandra,
+        staging: Stages,
+        folder: str,
+        tell: Tell,
+        **terms: str,
     ) -> None:
         self.spark, self.cassandra, self.staging = spark, cassandra, staging
+        self.terms: dict[str, Any] = dict(terms)
         self.journal = journal = staging.journal
         self.folder = folder
         self.tell = tell
@@ -64,16 +92,22 @@ class Reader:
         if adopt:
             last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
             self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
-        any_known, deleted, known, new, jumped = _parts(
+        any_known, deleted, *of_ways = _parts(
             stands.withColumn("first", F.col("partition_nr")),
             F.expr("known"),
             F.expr("not refused and from_nr > 0"),
-            F.expr("not refused and deleted_to <= sequence_nr and known"),
-            F.expr("not refused and deleted_to <= sequence_nr and not known"),
-            F.expr("not refused and deleted_to > sequence_nr"),
+            *map(F.expr, WAYS),
         )
         if any_known is None:
             return self._whole_table(open_ids, some_deleted=deleted is not None)
+        return self._by_key(*of_ways)
+
+    def stage_by_key(self, stands: DataFrame) -> bool:
+        """Write all new events of these persistence ids, as `stage` does, but never read the whole table."""
+        return self._by_key(*_parts(stands.withColumn("first", F.col("partition_nr")), *map(F.expr, WAYS)))
+
+    def _by_key(self, known: "_Part | None", new: "_Part | None", jumped: "_Part | None") -> bool:
+        """Write the new events of the persistence ids of each of WAYS, and return whether there are any."""
         if known is not None:
             self._known(known.rows.select(*PLACE), known.count)
         unknown = [] if new is None else [new.rows.select(*PLACE)]
@@ -177,7 +211,7 @@ class Reader:
         if gap_in_front is not None:
             keys = self._spread(gap_in_front.rows.select(*EVENT))
             others = (name for name in self.journal.columns if name not in EVENT)
-            self._kept(self.messages.rows_of(keys, EVENT, *others))
+            self._kept(self.messages.rows_of(keys, EVENT, *others, **self.terms))
         if near is not None:
             self._partitions(near.rows.select(*PLACE))
 
@@ -193,7 +227,8 @@ class Reader:
     def _behind(self, ids: DataFrame) -> DataFrame:
         """Return the events behind from_nr in `partitions`. In: persistence_id, from_nr, partitions (partition_nrs)."""
         wanted = {f"{ID} =": ID, "partition_nr IN": "partitions", "sequence_nr >": "from_nr"}
-        return self.messages.rows_of(self._spread(ids), [], *self.journal.columns, where=wanted)
+        columns = self.journal.columns
+        return self.messages.rows_of(self._spread(ids), [], *columns, where=wanted, **self.terms)
 
     def _spread(self, keys: DataFrame) -> DataFrame:
         """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""
@@ -214,7 +249,7 @@ class Reader:
                 lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"),
             )
             rows = rows.withColumn("tags", ahead).drop("numbered", *OLD_TAGS)
-        columns = [name for name in self.journal.columns if name in rows.columns]
+        columns = [name for name in (*self.journal.columns, *self.terms) if name in rows.columns]
         return self._met(self.staging.of_rows(rows.select(*columns), self._next()))
 
     def _next(self) -> str:
@@ -234,6 +269,13 @@ class Reader:
         return self.spark.read.schema(EVENT_KEYS).parquet(*map(self.staging.files.url, files))
 
 
+# How the first new event of a persistence_id is found: behind the last one read, from the first partition on, or behind
+# what is deleted.
+WAYS = (
+    "not refused and deleted_to <= sequence_nr and known",
+    "not refused and deleted_to <= sequence_nr and not known",
+    "not refused and deleted_to > sequence_nr",
+)
 PLACE, EVENT = (ID, "from_nr", "first"), (ID, "partition_nr", "sequence_nr")
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 FIRST_NEW = pa.schema(

@@ -46,7 +46,7 @@ def audited(monkeypatch):
             run_type=run_type, dag_id="audit_orders", run_id="r", run_after=DUE, start_date=DUE + late
         )
         task = SimpleNamespace(get_dr_count=lambda dag_id, states: 1 + waiting)
-        params = {"tags": ["order"], "repair": False}
+        params = {"tags": ["order"], "full": False, "repair": False}
         try:
             return operator.execute({"dag_run": run, "ti": task, "params": params}) == {"message": "audited"}
         except AirflowSkipException:

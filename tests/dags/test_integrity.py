@@ -140,12 +140,15 @@ def test_audit_dag_repair_param_starts_repair(dags):
 
     dag = dags["audit_orders"]
     (task,) = dag.tasks
-    assert dag.params["repair"] is False
-    for repair, arguments in (
-        (True, ["--repair", "param repair of DAG run manual-1"]),
-        (False, ["--tag=order"]),
+    assert dag.params["repair"] is False and dag.params["full"] is False
+    for repair, full, arguments in (
+        (True, False, ["--repair", "param repair of DAG run manual-1"]),
+        (True, True, ["--full", "--repair", "param repair of DAG run manual-1"]),
+        (False, False, ["--tag=order"]),
+        (False, True, ["--full", "--tag=order"]),
     ):
-        task.set_arguments({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
+        params = {"tags": ["order"], "full": full, "repair": repair}
+        task.set_arguments(params, SimpleNamespace(run_id="manual-1"))
         assert list(task.job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
         dag.params.update({"repair": "yes"})

@@ -24,6 +24,7 @@ EVENT = {
     "ser_id": 20,
     "ser_manifest": "",
     "writer_uuid": "w",
+    "written": 9,
 }
 MESSAGE = {**EVENT, "partition_nr": 0, "tags": ["a", "x"]}
 ROW = {**EVENT, "tag_name": "a", "timebucket": 5, "tag_pid_sequence_nr": 3}
@@ -48,6 +49,7 @@ TYPES = {
     "tag_name": pa.string(),
     "timebucket": pa.int64(),
     "tag_pid_sequence_nr": pa.int64(),
+    "written": pa.int64(),
 }
 
 
@@ -77,6 +79,7 @@ def test_event_is_kept_with_the_pipelines_tags() -> None:
         "tags": ["a"],
         "tag_count": 2,
         "flaw": None,
+        "written": 9,
     }
 
 
@@ -116,6 +119,7 @@ def test_rows_without_key_are_no_events() -> None:
 def test_view_rows_of_other_tags_are_left_out() -> None:
     found = kept(of_view, ROW, {"tag_name": "x"}, {"tag_name": "b", "tag_pid_sequence_nr": 9}, {})
     assert [(row["tag"], row["number"], row["timebucket"]) for row in found] == [("b", 9, 5), ("a", 3, 5)]
+    assert [row["written"] for row in kept(of_view, ROW, {}, {"written": None})] == [9, 0]
     assert found[0]["size"] == len("p") + len(b"1") + len("b") + 100
 
 

@@ -1,0 +1,203 @@
+"""What an audit has proven of a pipeline's past, kept for the next one (docs/decisions/0115).
+
+A baseline covers all rows before a moment, the first of a bucket: journal, view and ClickHouse agree there, and
+nothing is pending. The next audit counts these rows where they lie, and reads what has come since.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.audit.staging import ID, Scope
+from tagmill.domain.documents import Document
+from tagmill.domain.time_buckets import View, first_ticks
+from tagmill.errors import SealedFileDamaged
+from tagmill.ledger.audits import home
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.materialize import materialize
+
+DOCUMENT, PREFIX = "baseline.json", "baseline-"
+FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
+# partitions: of the view, with their newest write (microseconds). places: of the persistence ids, the first event and
+# the last of those that are covered, and the newest write to them. numbers: the last number of each tag, and what
+# ClickHouse has. stored: what it has in each bucket. lines: the figures of model.Line.
+FRAMES = {
+    "partitions": "tag string, timebucket bigint, rows bigint, bytes bigint, written bigint",
+    "places": f"{ID} string, first bigint, upto bigint, partition_nr bigint, written bigint",
+    "numbers": f"tag string, {ID} string, number bigint, rows bigint, numbers bigint, events bigint, last bigint",
+    "stored": "tag string, bucket bigint, rows bigint, row_sum bigint",
+    "lines": f"tag string, bucket bigint, {', '.join(f'{name} bigint' for name in FIGURES)}",
+}
+
+
+class Baseline(Document):
+    """What a baseline covers: rows before `before` (ticks) of these tags, from `start` on.
+
+    `audit` wrote it; `read_all_at`: when an audit has last read everything; `first`: the time of the journal's first
+    event (ticks); `untagged`: as report.Judged has it; `rows`: of each frame.
+    """
+
+    audit: int
+    read_all_at: datetime
+    before: int
+    view: str
+    start: dict[str, int]
+    first: int | None
+    untagged: int
+    rows: dict[str, int]
+
+    def fits(self, scope: Scope, view: View) -> bool:
+        """Return whether an audit of this scope may begin from here."""
+        return self.view == str(view) and self.start == dict(scope.start) and self.before <= border(scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A baseline with its frames (FRAMES)."""
+
+    document: Baseline
+    frames: Mapping[str, DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an audit has read, from which the next baseline is made: `kept`, those of FRAMES that go on.
+
+    `events`, `view`, `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS.
+    """
+
+    kept: Mapping[str, DataFrame]
+    events: DataFrame
+    view: DataFrame
+    lines: DataFrame
+    sums: DataFrame
+
+
+def nothing(spark: SparkSession) -> dict[str, DataFrame]:
+    """Return the frames of a baseline that covers nothing."""
+    return {name: spark.createDataFrame([], schema) for name, schema in FRAMES.items()}
+
+
+def border(scope: Scope) -> int:
+    """Return up to where an audit that agrees proves everything (ticks): the bucket of the first row that is not due.
+
+    0: nowhere, because a tag was never delivered.
+    """
+    return first_ticks(scope.size.start(max(min(scope.due.values()), 0)))
+
+
+def read(files: RunFiles, spark: SparkSession, pipeline: str) -> Proven | None:
+    """Return the newest baseline of a pipeline; None if there is none, or its files are not whole."""
+    for name in reversed(_names(files, pipeline)):
+        folder = f"{home(pipeline)}/{name}"
+        try:
+            document = Baseline.model_validate_json(files.read(f"{folder}/{DOCUMENT}"))
+        except (SealedFileDamaged, ValueError):
+            continue
+        if all(files.count_rows(f"{folder}/{frame}") == rows for frame, rows in document.rows.items()):
+            return Proven(
+                document,
+                {
+                    frame: spark.read.schema(schema).parquet(files.url(f"{folder}/{frame}"))
+                    for frame, schema in FRAMES.items()
+                },
+            )
+    return None
+
+
+def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, ids: DataFrame) -> bool:
+    """Write the baseline in place of others; return False, and write none, if it can't cover all rows before its border.
+
+    An event before the border may be behind one that is not: of a writer whose clock was set back. `ids`:
+    destination_reader.IDS of the rows that are not kept and before the border.
+    """
+    folder = f"{home(pipeline)}/{PREFIX}{document.audit:08d}"
+    files.remove_folder(folder)
+    url = files.url(folder)
+    places = materialize(_places(seen, document.before), f"{url}/places")
+    if places.where("is_behind").take(1):
+        files.remove_folder(folder)
+        return False
+    for name, frame in _frames(seen, ids, document.before).items():
+        frame.write.parquet(f"{url}/{name}")
+    rows = {name: files.count_rows(f"{folder}/{name}") for name in FRAMES}
+    whole = document.model_copy(update={"rows": rows})
+    files.write(f"{folder}/{DOCUMENT}", whole.model_dump_json(indent=1).encode())
+    forget(files, pipeline, but=document.audit)
+    return True
+
+
+def forget(files: RunFiles, pipeline: str, but: int = 0) -> None:
+    """Remove the baselines of a pipeline, but for an audit's."""
+    for name in _names(files, pipeline):
+        if name != f"{PREFIX}{but:08d}":
+            files.remove_folder(f"{home(pipeline)}/{name}")
+
+
+def is_baseline(folder: str) -> bool:
+    """Return whether a folder of a pipeline's audits is a baseline's."""
+    return folder.startswith(PREFIX)
+
+
+def _names(files: RunFiles, pipeline: str) -> list[str]:
+    return [name for name in files.folders(home(pipeline)) if is_baseline(name)]
+
+
+def _frames(seen: Seen, ids: DataFrame, before: int) -> dict[str, DataFrame]:
+    """Return the frames but for the places, of the rows before the border."""
+    kept = seen.kept
+    partitions = (
+        seen.view.where(F.col("timebucket") < before // first_ticks(1))
+        .groupBy("tag", "timebucket")
+        .agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"), F.max("written").alias("written"))
+    )
+    in_view = seen.view.where(F.col("ticks") < before).groupBy("tag", ID).agg(F.max("number").alias("number"))
+    counted = (F.coalesce(name, F.lit(0)).alias(name) for name in ("rows", "numbers", "events", "last"))
+    numbers = ids.join(in_view, ["tag", ID], "full").select(
+        "tag",
+        ID,
+        F.greatest(F.coalesce("number", F.lit(0)), F.coalesce("last", F.lit(0))).alias("number"),
+        *counted,
+    )
+    sums = [F.sum(name).alias(name) for name in ("rows", "numbers", "events")]
+    in_time = F.col("bucket") < before // first_ticks(1)
+    return {
+        "partitions": kept["partitions"].unionByName(partitions),
+        "numbers": kept["numbers"]
+        .unionByName(numbers)
+        .groupBy("tag", ID)
+        .agg(F.max("number").alias("number"), *sums, F.max("last").alias("last")),
+        "stored": kept["stored"].unionByName(
+            seen.sums.where(in_time).select("tag", "bucket", "rows", "row_sum")
+        ),
+        "lines": kept["lines"].unionByName(seen.lines.where(in_time).select("tag", "bucket", *FIGURES)),
+    }
+
+
+def _places(seen: Seen, before: int) -> DataFrame:
+    """Return the place of each persistence_id (FRAMES), and `is_behind`: an event before the border is behind its place."""
+    is_before = F.col("ticks") < before
+    new = seen.events.groupBy(ID).agg(
+        F.min("sequence_nr").alias("new_first"),
+        F.coalesce(F.min(F.when(~is_before, F.col("sequence_nr"))) - 1, F.max("sequence_nr")).alias(
+            "new_upto"
+        ),
+        F.count_if(is_before).alias("events"),
+        F.max(F.when(is_before, F.col("partition_nr"))).alias("new_partition_nr"),
+        F.max(F.when(is_before, F.col("written"))).alias("new_written"),
+    )
+    has_new = F.coalesce(F.col("events"), F.lit(0)) > 0
+    joined = seen.kept["places"].join(new, ID, "full")
+    return joined.where(F.col("upto").isNotNull() | has_new).select(
+        ID,
+        F.coalesce("first", "new_first").alias("first"),
+        F.when(has_new, F.col("new_upto")).otherwise(F.col("upto")).alias("upto"),
+        F.when(has_new, F.col("new_partition_nr")).otherwise(F.col("partition_nr")).alias("partition_nr"),
+        F.when(has_new, F.greatest(F.coalesce("written", F.lit(0)), "new_written"))
+        .otherwise(F.col("written"))
+        .alias("written"),
+        (has_new & (F.col("events") != F.col("new_upto") - F.col("new_first") + 1)).alias("is_behind"),
+    )

@@ -1,0 +1,282 @@
+"""Audit what has come since a baseline, and count what the baseline covers where it lies (docs/decisions/0115).
+
+It proves that all agree, or leaves the whole to an audit that reads everything: what is wrong is not looked for here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill.audit import bucket_sums, numbers, row_comparison, staging
+from tagmill.audit.baseline import FIGURES, FRAMES, Proven
+from tagmill.audit.destination_reader import Stored
+from tagmill.audit.model import FINDING_SCHEMA
+from tagmill.audit.progress import progress_findings
+from tagmill.audit.staging import ID, WRITTEN, Scope
+from tagmill.domain.time_buckets import first_ticks
+from tagmill.journal.flaws import Reason
+from tagmill.journal.frames import CleanedOf, JournalSchema
+from tagmill.runs.progress import Tell
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.materialize import materialize
+from tagmill.views.event_reader import PARTITIONS_AT_ONCE, Reader
+
+
+class Doubt(Exception):
+    """What a baseline covers is not as it was, or something that came since may be wrong; the message says what."""
+
+
+class Read(NamedTuple):
+    """What has come since the baseline, read in the order of an audit, and what is deleted: persistence_id, deleted_to."""
+
+    events: DataFrame
+    view: DataFrame
+    deleted: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """An audit from a baseline on; its files go below `folder`."""
+
+    spark: SparkSession
+    journal: JournalSchema
+    files: RunFiles
+    folder: str
+    proven: Proven
+    tell: Tell
+
+    @property
+    def before(self) -> int:
+        """The ticks before which the baseline covers all rows."""
+        return self.proven.document.before
+
+    def scope(self, scope: Scope) -> Scope:
+        """Return what is left to judge of an audit's scope."""
+        return replace(scope, start={tag: max(ticks, self.before) for tag, ticks in scope.start.items()})
+
+    def stage_journal(self, scope: Scope, for_good: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """Count the events that the baseline covers, and write those behind them.
+
+        Out: events (row_hashes.JOURNAL), deleted (persistence_id, deleted_to), the places (baseline.FRAMES) as they are now.
+        """
+        totals = self.journal.table(self.journal.names.messages).rows(
+            self.spark,
+            ID,
+            aggregated=True,
+            events="count(sequence_nr)",
+            newest=f"max({WRITTEN})",
+        )
+        totals = (
+            totals.groupBy(ID)
+            .agg(F.sum("events").alias("events"), F.max("newest").alias("newest"))
+            .where("events > 0")
+        )
+        places = self.proven.frames["places"].withColumn("is_known", F.lit(True))
+        is_same = F.expr("is_known AND events = upto - first + 1 AND newest = written")
+        changed = places.join(totals, ID, "full").where(~F.coalesce(is_same, F.lit(False)))
+        deleted = materialize(self._deleted(for_good), self._url("deleted"))
+        changed = materialize(
+            changed.join(deleted, ID, "left").select(
+                ID,
+                "first",
+                "upto",
+                "written",
+                F.coalesce("is_known", F.lit(False)).alias("known"),
+                F.coalesce("upto", F.lit(0)).alias("sequence_nr"),
+                F.coalesce("partition_nr", F.lit(0)).alias("partition_nr"),
+                F.coalesce("deleted_to", F.lit(0)).alias("deleted_to"),
+                F.greatest(F.coalesce("upto", F.lit(0)), F.coalesce("deleted_to", F.lit(0))).alias("from_nr"),
+                F.lit(False).alias("refused"),
+            ),
+            self._url("changed"),
+        )
+        still = materialize(self._counted(changed.where("known")), self._url("counted"))
+        _none(still.where("found != left OR newest > written"), "events that it covers were changed")
+        stages = staging.EventStaging(self.journal, self.files, scope)
+        reader = Reader(
+            self.spark, self.journal.cassandra, stages, f"{self.folder}/journal", self.tell, written=WRITTEN
+        )
+        reader.stage_by_key(changed)
+        events = stages.target(f"{self.folder}/journal").frame(self.spark, reader.files)
+        flawed = F.col("flaw") == Reason.NO_TIME_UUID.value
+        _none(
+            events.where(flawed | (F.col("ticks") < self.before)),
+            "an event came late, or its time can't be read",
+        )
+        _none(numbers.broken_journals(events, scope), "the journal has a gap, or two writers")
+        begins = (
+            events.where(F.col("ticks") <= scope.until).groupBy(ID).agg(F.min("sequence_nr").alias("begins"))
+        )
+        apart = begins.join(changed.where("known"), ID).where("begins != from_nr + 1")
+        _none(apart, "the journal has a gap behind what it covers")
+        kept = places.join(still.select(ID, "low"), ID, "left").withColumn(
+            "first", F.coalesce(F.col("low") + 1, F.col("first"))
+        )
+        return events, deleted, kept.select(*_columns("places"))
+
+    def _deleted(self, for_good: DataFrame) -> DataFrame:
+        """Return up to where events are deleted, as the journal or Tagmill has noted it: persistence_id, deleted_to."""
+        deleted = for_good
+        if self.journal.names.metadata in self.journal.tables:
+            noted = self.journal.table(self.journal.names.metadata).rows(self.spark, ID, "deleted_to")
+            deleted = deleted.unionByName(noted.where("deleted_to > 0"))
+        return deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
+
+    def _counted(self, changed: DataFrame) -> DataFrame:
+        """Count the events of some persistence ids that the baseline covers and that are not deleted.
+
+        Out: persistence_id, `low` (events up to it are deleted), `left` (how many have to be there), `found`, `newest` write,
+        `written` (the newest then).
+        """
+        low = F.greatest(F.col("first") - 1, F.least("deleted_to", "upto")).alias("low")
+        ids = changed.select(ID, low, "upto", "written", "partition_nr")
+        lots = F.explode(F.sequence(F.lit(0).cast("bigint"), "partition_nr", F.lit(PARTITIONS_AT_ONCE)))
+        keys = ids.withColumn("lot", lots).withColumn(
+            "partitions",
+            F.sequence("lot", F.least(F.col("lot") + (PARTITIONS_AT_ONCE - 1), F.col("partition_nr"))),
+        )
+        where = {
+            f"{ID} =": ID,
+            "partition_nr IN": "partitions",
+            "sequence_nr >": "low",
+            "sequence_nr <=": "upto",
+        }
+        counted = self.journal.table(self.journal.names.messages).rows_of(
+            keys.repartition(4 * self.spark.sparkContext.defaultParallelism),
+            [],
+            ID,
+            where=where,
+            aggregated=True,
+            found="count(sequence_nr)",
+            newest=f"max({WRITTEN})",
+        )
+        sums = counted.groupBy(ID).agg(F.sum("found").alias("found"), F.max("newest").alias("newest"))
+        return ids.join(sums, ID, "left").select(
+            ID,
+            "low",
+            (F.col("upto") - F.col("low")).alias("left"),
+            F.coalesce("found", F.lit(0)).alias("found"),
+            F.coalesce("newest", F.lit(0)).alias("newest"),
+            "written",
+        )
+
+    def stage_view(self, scope: Scope, cleaned_of: CleanedOf) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """Count the partitions of the view that the baseline covers, and write the rows of the others.
+
+        Out: rows (row_hashes.VIEW), the partitions (baseline.FRAMES) that are still there, those that cleanups took since.
+        """
+        view = self.journal.table(self.journal.view_table)
+        key = ["tag_name", "timebucket"]
+        there = view.rows(self.spark, *key, per_partition=1)
+        there = materialize(there.where(F.col("tag_name").isin(list(scope.tags))), self._url("there"))
+        covered = self.proven.frames["partitions"].withColumnRenamed("tag", "tag_name")
+        is_new = F.col("timebucket") >= self.before // first_ticks(1)
+        _none(
+            there.where(~is_new).join(covered, key, "left_anti"),
+            "the view has a new partition of an earlier time",
+        )
+        counted = view.rows_of(
+            covered.withColumnsRenamed({"rows": "rows_then", "written": "written_then"}),
+            key,
+            left=True,
+            aggregated=True,
+            rows="count(*)",
+            written=f"max({WRITTEN})",
+        )
+        is_same = F.expr("rows = rows_then AND coalesce(written, 0) = written_then")
+        changed = counted.where(~F.coalesce(is_same, F.lit(False)))
+        changed = materialize(changed, self._url("changed-partitions"))
+        gone = changed.where("rows IS NULL").withColumnRenamed("tag_name", "tag")
+        starts = cleaned_of[scope.size].select("tag", F.col("start").alias("timebucket"))
+        gone = gone.join(starts, ["tag", "timebucket"]).select("tag", "timebucket")
+        left = changed.withColumnRenamed("tag_name", "tag").join(gone, ["tag", "timebucket"], "left_anti")
+        _none(left, "rows of the view that it covers were changed")
+        stages = staging.ViewStaging(self.journal, self.files, scope)
+        rows = stages.of_partitions(there.where(is_new), f"{self.folder}/view")
+        kept = self.proven.frames["partitions"].join(gone, ["tag", "timebucket"], "left_anti")
+        return stages.target(f"{self.folder}/view").frame(self.spark, rows), kept, gone
+
+    def check_stored(self, sums: DataFrame, scope: Scope) -> DataFrame:
+        """Return ClickHouse's sums of the buckets that the baseline does not cover; the others have to be as they were.
+
+        In: destination_reader.SUMS of all buckets.
+        """
+        border = self.before // first_ticks(1)
+        then = self.proven.frames["stored"].withColumnsRenamed({"rows": "rows_then", "row_sum": "sum_then"})
+        now = sums.where(F.col("bucket") < border)
+        compared = now.join(then, ["tag", "bucket"], "full").where(~scope.is_expired_bucket())
+        is_same = F.coalesce(F.expr("rows = rows_then AND row_sum = sum_then"), F.lit(False))
+        _none(compared.where(~is_same), "rows of ClickHouse that it covers were changed")
+        return sums.where(F.col("bucket") >= border)
+
+    def check_numbers(self, view: DataFrame, scope: Scope) -> None:
+        """Check that the numbers of each tag go on, one by one."""
+        then = self.proven.frames["numbers"].select("tag", ID, F.col("number").alias("last_number"))
+        rows = view.where((F.col("ticks") <= scope.until) & ~F.col("broken"))
+        place = F.row_number().over(Window.partitionBy("tag", ID).orderBy("sequence_nr", "number"))
+        numbered = rows.withColumn("place", place).join(then, ["tag", ID], "left")
+        _none(
+            numbered.where("number != coalesce(last_number, 0) + place"),
+            "the numbers of a tag don't go on where they ended",
+        )
+
+    def judge(
+        self,
+        read: Read,
+        progress: DataFrame,
+        stored: Stored,
+        sums: DataFrame,
+        cleaned_of: CleanedOf,
+        scope: Scope,
+    ) -> DataFrame:
+        """Return the lines (bucket_sums.bucket_sums) of what came since. `sums`: what check_stored returned."""
+        events, view, deleted = read
+        _none(view.where("broken"), "the time of a row of the view can't be read")
+        _none(row_comparison.misplaced(view, scope), "a row of the view lies in another partition")
+        lines = materialize(
+            bucket_sums.bucket_sums(events, view, sums, deleted, cleaned_of, scope), self._url("lines")
+        )
+        _none(lines.where("differs"), "sums of a bucket differ")
+        self.check_numbers(view, scope)
+        then = self.proven.frames["numbers"]
+        new = stored.ids("ids", since=self.before)
+        both = then.drop("number").withColumn("last_due", F.col("last")).unionByName(new)
+        ids = both.groupBy("tag", ID).agg(
+            *(F.sum(name).alias(name) for name in ("rows", "numbers", "events")),
+            *(F.max(name).alias(name) for name in ("last", "last_due")),
+        )
+        numbered = view.select("tag", ID, "number").unionByName(then.select("tag", ID, "number"))
+        none = self.spark.createDataFrame([], FINDING_SCHEMA)
+        lagging = progress_findings(progress, ids, numbered, none, expires=scope.expired > 0)
+        _none(lagging, "progress is not what was delivered")
+        return lines
+
+    def lines_then(self, cleaned: DataFrame) -> DataFrame:
+        """Return the lines of the buckets that the baseline covers, `cleaned` those that cleanups took since."""
+        taken = cleaned.select("tag", F.col("timebucket").alias("bucket"), F.lit(True).alias("taken"))
+        lines = self.proven.frames["lines"].join(taken, ["tag", "bucket"], "left")
+        now = {"view": F.lit(0), "deleted": F.lit(0), "cleaned": F.col("journal")}
+        figures = (
+            F.when(F.col("taken"), now[name]).otherwise(F.col(name)).cast("bigint").alias(name)
+            if name in now
+            else F.col(name)
+            for name in FIGURES
+        )
+        return lines.select("tag", "bucket", *figures)
+
+    def _url(self, name: str) -> str:
+        return self.files.url(f"{self.folder}/{name}")
+
+
+def _columns(frame: str) -> list[str]:
+    return [field.split()[0] for field in FRAMES[frame].split(", ")]
+
+
+def _none(rows: DataFrame, why: str) -> None:
+    """Raise Doubt if there is a row."""
+    if rows.take(1):
+        raise Doubt(why)
