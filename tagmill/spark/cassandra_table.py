@@ -138,7 +138,8 @@ class CassandraTable:
             columns: of the table, to read besides.
             where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
             left: whether a key without rows stays, with nulls.
-            aggregated, terms: as `rows` takes them.
+            aggregated: as `rows` takes it.
+            terms: as `rows` takes them.
 
         Raises ConfigurationError: there is no such table or column.
         """
