@@ -1,5 +1,5 @@
 """Measure an audit that finds no difference, next to Spark scanning all columns of the two Cassandra tables
-that the audit reads; then one that begins where another has proven all, after 20,000 new events.
+that the audit reads; then one that begins where another has proven all, after 20,000 new events of 2,000 persistence ids.
 
     bench/audit                       4 million tag rows, three rounds
     bench/audit --rounds 1 --rows 100000
@@ -15,12 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.data import PERSISTENCE_IDS, TAGS
+from bench.data import NEW_EVENTS, NEW_IDS, PERSISTENCE_IDS, TAGS
 from bench.deliver import HOME, config_of, stack_up, written
 from bench.measure import Measured, measure, medians
 
 SCANS = "scan of both tables"
-SINCE, NEW = "audit of what came since", TAGS * PERSISTENCE_IDS
+SINCE, NEW = "audit of what came since", TAGS * NEW_IDS * NEW_EVENTS
 SCAN = (
     "import sys; from tagmill.config.settings import Settings; from bench.connector import session, table;"
     "spark = session(Settings.load(sys.argv[1]));"
@@ -51,7 +51,8 @@ def main() -> None:
             scans.append(measure([sys.executable, "-c", SCAN, str(config), keyspace]))
             audits.append(measure([*tagmill, "audit", "-p", "bench", "--full", "--json"]))
             _check(audits[-1], rows, is_full=True)
-            written(config, keyspace, rows, "write_since")
+            last = args.rows // (TAGS * PERSISTENCE_IDS) + round_ * NEW_EVENTS
+            written(config, keyspace, last, "write_since")
             subprocess.run([*tagmill, "run", "deliver", "-p", "bench"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
             since.append(measure([*tagmill, "audit", "-p", "bench", "--json"]))
             _check(since[-1], rows + NEW, is_full=False)

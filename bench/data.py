@@ -18,6 +18,8 @@ from tagmill.domain.timeuuid import GREGORIAN_TICKS, from_datetime
 from tagmill.ledger.schema import create_journal
 
 TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
+# What comes since: persistence ids of each tag that have new events, and how many.
+NEW_IDS, NEW_EVENTS = 500, 10
 HOUR_TICKS = 36_000_000_000
 FIRST_HOUR_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
 # In messages each event has two tags that rotate, and every tenth event of a persistence_id has none.
@@ -124,21 +126,28 @@ def append_both(view: DataFrame, keyspace: str) -> None:
     append(events.drop("tag_name", "tag_pid_sequence_nr").repartition("persistence_id"), keyspace, "messages")
 
 
-def write_since(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
-    """Write one more event of just now for each persistence_id that write_with_journal has written `rows` for."""
-    number, now = rows // (TAGS * PERSISTENCE_IDS) + 1, from_datetime(datetime.now(UTC))
-    ids = spark.range(0, TAGS * PERSISTENCE_IDS, 1, TAGS).select(
+def write_since(settings: Settings, spark: SparkSession, keyspace: str, last: int) -> None:
+    """Write NEW_EVENTS events of just now for each of NEW_IDS persistence ids of each tag, whose number is `last` by now."""
+    now = from_datetime(datetime.now(UTC))
+    ids = spark.range(0, TAGS * NEW_IDS, 1, TAGS).select(
         F.concat(F.lit("tag-"), F.col("id") % TAGS).alias("tag_name"), F.floor(F.col("id") / TAGS).alias("k")
     )
     name = F.concat(F.lit("p-"), F.lpad(F.col("k").cast("string"), 6, "0"))
-    view = ids.select(
+    numbers = F.sequence(F.lit(last + 1), F.lit(last + NEW_EVENTS))
+    events = ids.select(
+        "tag_name",
+        "k",
+        F.concat_ws("/", "tag_name", name).alias("persistence_id"),
+        F.explode(numbers).alias("n"),
+    )
+    view = events.select(
         "tag_name",
         F.lit(BucketSize.HOUR.start(now)).alias("timebucket"),
-        _time_uuid(F.lit(now), F.col("k")).alias("timestamp"),
-        F.concat_ws("/", "tag_name", name).alias("persistence_id"),
-        F.lit(number).cast("bigint").alias("tag_pid_sequence_nr"),
-        F.lit(number).cast("bigint").alias("sequence_nr"),
-        _payload("k", "tag_name").alias("event"),
+        _time_uuid(F.lit(now) + F.col("n"), F.col("k")).alias("timestamp"),
+        "persistence_id",
+        F.col("n").cast("bigint").alias("tag_pid_sequence_nr"),
+        F.col("n").cast("bigint").alias("sequence_nr"),
+        _payload("k", "n").alias("event"),
         F.lit("").alias("event_manifest"),
         F.lit(20).alias("ser_id"),
         F.lit("").alias("ser_manifest"),

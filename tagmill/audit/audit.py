@@ -296,7 +296,8 @@ class _Audit:
         sums = since.check_stored(stored.sums(), scope)
         self.tell("comparing")
         read = Read(events, view, deleted)
-        lines = since.judge(read, progress, stored, sums, cleaned_of, since.scope(scope))
+        ids = stored.ids("ids", since=proven.document.before)
+        lines = since.judge(read, progress, ids, sums, cleaned_of, since.scope(scope))
         lines_then = since.lines_then(cleaned)
         kept = {
             "partitions": partitions,
@@ -305,7 +306,7 @@ class _Audit:
             "stored": proven.frames["stored"],
             "lines": lines_then,
         }
-        seen = Seen(kept, events, view, lines, sums)
+        seen = Seen(kept, events, view, lines, sums, ids)
         judged = Judged(
             events,
             view,
@@ -334,7 +335,6 @@ class _Audit:
         if no_more or set(scope.tags) != set(self.pipeline.tags) or not self.pipeline.audit_full_days:
             return
         self.tell("keeping what is proven")
-        since = proven.document.before if proven else None
         document = baseline.Baseline(
             audit=made.audit,
             read_all_at=proven.document.read_all_at if proven else made.started_at,
@@ -345,8 +345,8 @@ class _Audit:
             untagged=judged.untagged,
             rows={},
         )
-        ids = self._stored(scope).ids("ids-before", since=since, before=before)
-        baseline.write(self.files, self.name, document, seen, ids)
+        recent = self._stored(scope).ids("ids-recent", since=before)
+        baseline.write(self.files, self.name, document, seen, recent)
 
     def _stored(self, scope: Scope) -> Stored:
         from tagmill.audit.destination_reader import Stored
@@ -435,7 +435,8 @@ class _Audit:
             self.files.url(self.folder),
             first_event(events, None),
         )
-        return judged, baseline.Seen(baseline.nothing(self.spark), events, view, lines, in_clickhouse), scope
+        seen = baseline.Seen(baseline.nothing(self.spark), events, view, lines, in_clickhouse, ids)
+        return judged, seen, scope
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of

@@ -66,7 +66,8 @@ class Proven:
 class Seen:
     """What an audit has read, from which the next baseline is made: `kept`, those of FRAMES that go on.
 
-    `events`, `view`, `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS.
+    `events`, `view`, `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
+    destination_reader.IDS.
     """
 
     kept: Mapping[str, DataFrame]
@@ -74,6 +75,7 @@ class Seen:
     view: DataFrame
     lines: DataFrame
     sums: DataFrame
+    ids: DataFrame
 
 
 def nothing(spark: SparkSession) -> dict[str, DataFrame]:
@@ -108,11 +110,11 @@ def read(files: RunFiles, spark: SparkSession, pipeline: str) -> Proven | None:
     return None
 
 
-def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, ids: DataFrame) -> bool:
+def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent: DataFrame) -> bool:
     """Write the baseline in place of others; return False, and write none, if it can't cover all rows before its border.
 
-    An event before the border may be behind one that is not: of a writer whose clock was set back. `ids`:
-    destination_reader.IDS of the rows that are not kept and before the border.
+    An event before the border may be behind one that is not: of a writer whose clock was set back. `recent`:
+    destination_reader.IDS of the rows from the border on.
     """
     folder = f"{home(pipeline)}/{PREFIX}{document.audit:08d}"
     files.remove_folder(folder)
@@ -121,7 +123,7 @@ def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, ids: D
     if places.where("is_behind").take(1):
         files.remove_folder(folder)
         return False
-    for name, frame in _frames(seen, ids, document.before).items():
+    for name, frame in _frames(seen, recent, document.before).items():
         frame.write.parquet(f"{url}/{name}")
     rows = {name: files.count_rows(f"{folder}/{name}") for name in FRAMES}
     whole = document.model_copy(update={"rows": rows})
@@ -146,7 +148,7 @@ def _names(files: RunFiles, pipeline: str) -> list[str]:
     return [name for name in files.folders(home(pipeline)) if is_baseline(name)]
 
 
-def _frames(seen: Seen, ids: DataFrame, before: int) -> dict[str, DataFrame]:
+def _frames(seen: Seen, recent: DataFrame, before: int) -> dict[str, DataFrame]:
     """Return the frames but for the places, of the rows before the border."""
     kept = seen.kept
     partitions = (
@@ -156,11 +158,15 @@ def _frames(seen: Seen, ids: DataFrame, before: int) -> dict[str, DataFrame]:
     )
     in_view = seen.view.where(F.col("ticks") < before).groupBy("tag", ID).agg(F.max("number").alias("number"))
     counted = (F.coalesce(name, F.lit(0)).alias(name) for name in ("rows", "numbers", "events", "last"))
-    numbers = ids.join(in_view, ["tag", ID], "full").select(
-        "tag",
-        ID,
-        F.greatest(F.coalesce("number", F.lit(0)), F.coalesce("last", F.lit(0))).alias("number"),
-        *counted,
+    numbers = (
+        _without(seen.ids, recent)
+        .join(in_view, ["tag", ID], "full")
+        .select(
+            "tag",
+            ID,
+            F.greatest(F.coalesce("number", F.lit(0)), F.coalesce("last", F.lit(0))).alias("number"),
+            *counted,
+        )
     )
     sums = [F.sum(name).alias(name) for name in ("rows", "numbers", "events")]
     in_time = F.col("bucket") < before // first_ticks(1)
@@ -175,6 +181,20 @@ def _frames(seen: Seen, ids: DataFrame, before: int) -> dict[str, DataFrame]:
         ),
         "lines": kept["lines"].unionByName(seen.lines.where(in_time).select("tag", "bucket", *FIGURES)),
     }
+
+
+def _without(ids: DataFrame, recent: DataFrame) -> DataFrame:
+    """Return tag, persistence_id, rows, numbers, events and last of what ClickHouse has, without its recent rows.
+
+    Numbers go on one by one, so the last one is that in front of the first recent one.
+    """
+    counts = ("rows", "numbers", "events")
+    then = recent.select(
+        "tag", ID, F.col("first").alias("recent"), *(F.col(name).alias(f"recent_{name}") for name in counts)
+    )
+    left = ((F.col(name) - F.coalesce(f"recent_{name}", F.lit(0))).alias(name) for name in counts)
+    last = F.coalesce(F.col("recent") - 1, "last").alias("last")
+    return ids.join(then, ["tag", ID], "left").select("tag", ID, *left, last).where("rows > 0")
 
 
 def _places(seen: Seen, before: int) -> DataFrame:

@@ -25,7 +25,7 @@ PARQUET = {"output_format_parquet_string_as_string": 1, "output_format_parquet_c
 
 SUMS = "tag string, bucket bigint, rows bigint, event_sum bigint, row_sum bigint"
 IDS = (
-    "tag string, persistence_id string, rows bigint, numbers bigint, events bigint, last bigint, "
+    "tag string, persistence_id string, rows bigint, numbers bigint, events bigint, first bigint, last bigint, "
     "last_due bigint"
 )
 ROWS = (
@@ -65,24 +65,20 @@ class Stored:
         )
         return self._read("sums", SUMS, select, "GROUP BY tag_, bucket", self._each_tag())
 
-    def ids(self, name: str, since: int | None = None, before: int | None = None) -> DataFrame:
-        """Return rows, distinct numbers and events, the last number and the last that is due, by tag and
-        persistence_id: of all times, or from `since` or up to `before` (ticks, exclusive). Out: IDS.
+    def ids(self, name: str, since: int | None = None) -> DataFrame:
+        """Return rows, distinct numbers and events, the first and last number and the last that is due, by tag and
+        persistence_id: of all times, or from `since` (ticks) on. Out: IDS.
         """
-        limits = "".join(
-            f" AND {TICKS} {condition}"
-            for condition, ticks in (("< {before:Int64}", before), (">= {since:Int64}", since))
-            if ticks is not None
-        )
-        bound = {key: ticks for key, ticks in (("before", before), ("since", since)) if ticks is not None}
+        limit = "" if since is None else f"AND {TICKS} >= {{since:Int64}} "
+        bound = {} if since is None else {"since": since}
         select = (
             "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, "
             "toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
             "toInt64(uniqExact(`sequence_nr`, `writer_uuid`)) AS events, "
-            f"max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) "
+            f"min(`tag_pid_sequence_nr`) AS first, max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) "
             "AS last_due"
         )
-        tail = f"{limits} GROUP BY tag_, `persistence_id`"
+        tail = f"{limit}GROUP BY tag_, `persistence_id`"
         asked = ({**one, **bound} for one in self._each_tag())
         return self._read(name, IDS, select, tail, asked, all_times=True)
 

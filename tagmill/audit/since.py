@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from tagmill.audit import bucket_sums, numbers, row_comparison, staging
 from tagmill.audit.baseline import FIGURES, FRAMES, Proven
-from tagmill.audit.destination_reader import Stored
 from tagmill.audit.model import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.staging import ID, WRITTEN, Scope
@@ -228,12 +227,15 @@ class Since:
         self,
         read: Read,
         progress: DataFrame,
-        stored: Stored,
+        ids: DataFrame,
         sums: DataFrame,
         cleaned_of: CleanedOf,
         scope: Scope,
     ) -> DataFrame:
-        """Return the lines (bucket_sums.bucket_sums) of what came since. `sums`: what check_stored returned."""
+        """Return the lines (bucket_sums.bucket_sums) of what came since.
+
+        In: `ids` (destination_reader.IDS) of the rows since; `sums`: what check_stored returned.
+        """
         events, view, deleted = read
         _none(view.where("broken"), "the time of a row of the view can't be read")
         _none(row_comparison.misplaced(view, scope), "a row of the view lies in another partition")
@@ -243,15 +245,14 @@ class Since:
         _none(lines.where("differs"), "sums of a bucket differ")
         self.check_numbers(view, scope)
         then = self.proven.frames["numbers"]
-        new = stored.ids("ids", since=self.before)
-        both = then.drop("number").withColumn("last_due", F.col("last")).unionByName(new)
-        ids = both.groupBy("tag", ID).agg(
+        both = then.drop("number").withColumn("last_due", F.col("last")).unionByName(ids.drop("first"))
+        in_all = both.groupBy("tag", ID).agg(
             *(F.sum(name).alias(name) for name in ("rows", "numbers", "events")),
             *(F.max(name).alias(name) for name in ("last", "last_due")),
         )
         numbered = view.select("tag", ID, "number").unionByName(then.select("tag", ID, "number"))
         none = self.spark.createDataFrame([], FINDING_SCHEMA)
-        lagging = progress_findings(progress, ids, numbered, none, expires=scope.expired > 0)
+        lagging = progress_findings(progress, in_all, numbered, none, expires=scope.expired > 0)
         _none(lagging, "progress is not what was delivered")
         return lines
 
