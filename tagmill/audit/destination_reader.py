@@ -75,8 +75,8 @@ class Stored:
             "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, "
             "toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
             "toInt64(uniqExact(`sequence_nr`, `writer_uuid`)) AS events, "
-            f"min(`tag_pid_sequence_nr`) AS first, max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) "
-            "AS last_due"
+            "min(`tag_pid_sequence_nr`) AS first, max(`tag_pid_sequence_nr`) AS last, "
+            f"maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) AS last_due"
         )
         tail = f"{limit}GROUP BY tag_, `persistence_id`"
         asked = ({**one, **bound} for one in self._each_tag())
