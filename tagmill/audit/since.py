@@ -5,7 +5,8 @@ It proves that all agree, or leaves the whole to an audit that reads everything:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -47,6 +48,7 @@ class Since:
     folder: str
     proven: Proven
     tell: Tell
+    _doubts: list[tuple[DataFrame, str]] = field(default_factory=list, init=False)
 
     @property
     def before(self) -> int:
@@ -94,7 +96,7 @@ class Since:
             self._url("changed"),
         )
         still = materialize(self._counted(changed.where("known")), self._url("counted"))
-        _none(still.where("found != left OR newest > written"), "events that it covers were changed")
+        self._none(still.where("found != left OR newest > written"), "events that it covers were changed")
         stages = staging.EventStaging(self.journal, self.files, scope)
         reader = Reader(
             self.spark, self.journal.cassandra, stages, f"{self.folder}/journal", self.tell, written=WRITTEN
@@ -102,16 +104,17 @@ class Since:
         reader.stage_by_key(changed)
         events = stages.target(f"{self.folder}/journal").frame(self.spark, reader.files)
         flawed = F.col("flaw") == Reason.NO_TIME_UUID.value
-        _none(
+        self._none(
             events.where(flawed | (F.col("ticks") < self.before)),
             "an event came late, or its time can't be read",
         )
-        _none(numbers.broken_journals(events, scope), "the journal has a gap, or two writers")
+        self._none(numbers.broken_journals(events, scope), "the journal has a gap, or two writers")
         begins = (
             events.where(F.col("ticks") <= scope.until).groupBy(ID).agg(F.min("sequence_nr").alias("begins"))
         )
         apart = begins.join(changed.where("known"), ID).where("begins != from_nr + 1")
-        _none(apart, "the journal has a gap behind what it covers")
+        self._none(apart, "the journal has a gap behind what it covers")
+        self._settle()
         kept = places.join(still.select(ID, "low"), ID, "left").withColumn(
             "first", F.coalesce(F.col("low") + 1, F.col("first"))
         )
@@ -174,7 +177,7 @@ class Since:
         there = materialize(there.where(F.col("tag_name").isin(list(scope.tags))), self._url("there"))
         covered = self.proven.frames["partitions"].withColumnRenamed("tag", "tag_name")
         is_new = F.col("timebucket") >= self.before // first_ticks(1)
-        _none(
+        self._none(
             there.where(~is_new).join(covered, key, "left_anti"),
             "the view has a new partition of an earlier time",
         )
@@ -193,7 +196,7 @@ class Since:
         starts = cleaned_of[scope.size].select("tag", F.col("start").alias("timebucket"))
         gone = gone.join(starts, ["tag", "timebucket"]).select("tag", "timebucket")
         left = changed.withColumnRenamed("tag_name", "tag").join(gone, ["tag", "timebucket"], "left_anti")
-        _none(left, "rows of the view that it covers were changed")
+        self._none(left, "rows of the view that it covers were changed")
         stages = staging.ViewStaging(self.journal, self.files, scope)
         rows = stages.of_partitions(there.where(is_new), f"{self.folder}/view")
         kept = self.proven.frames["partitions"].join(gone, ["tag", "timebucket"], "left_anti")
@@ -209,7 +212,7 @@ class Since:
         now = sums.where(F.col("bucket") < border)
         compared = now.join(then, ["tag", "bucket"], "full").where(~scope.is_expired_bucket())
         is_same = F.coalesce(F.expr("rows = rows_then AND row_sum = sum_then"), F.lit(False))
-        _none(compared.where(~is_same), "rows of ClickHouse that it covers were changed")
+        self._none(compared.where(~is_same), "rows of ClickHouse that it covers were changed")
         return sums.where(F.col("bucket") >= border)
 
     def check_numbers(self, view: DataFrame, scope: Scope) -> None:
@@ -218,7 +221,7 @@ class Since:
         rows = view.where((F.col("ticks") <= scope.until) & ~F.col("broken"))
         place = F.row_number().over(Window.partitionBy("tag", ID).orderBy("sequence_nr", "number"))
         numbered = rows.withColumn("place", place).join(then, ["tag", ID], "left")
-        _none(
+        self._none(
             numbered.where("number != coalesce(last_number, 0) + place"),
             "the numbers of a tag don't go on where they ended",
         )
@@ -237,12 +240,12 @@ class Since:
         In: `ids` (destination_reader.IDS) of the rows since; `sums`: what check_stored returned.
         """
         events, view, deleted = read
-        _none(view.where("broken"), "the time of a row of the view can't be read")
-        _none(row_comparison.misplaced(view, scope), "a row of the view lies in another partition")
+        self._none(view.where("broken"), "the time of a row of the view can't be read")
+        self._none(row_comparison.misplaced(view, scope), "a row of the view lies in another partition")
         lines = materialize(
             bucket_sums.bucket_sums(events, view, sums, deleted, cleaned_of, scope), self._url("lines")
         )
-        _none(lines.where("differs"), "sums of a bucket differ")
+        self._none(lines.where("differs"), "sums of a bucket differ")
         self.check_numbers(view, scope)
         then = self.proven.frames["numbers"]
         both = then.drop("number").withColumn("last_due", F.col("last")).unionByName(ids.drop("first"))
@@ -253,7 +256,8 @@ class Since:
         numbered = view.select("tag", ID, "number").unionByName(then.select("tag", ID, "number"))
         none = self.spark.createDataFrame([], FINDING_SCHEMA)
         lagging = progress_findings(progress, in_all, numbered, none, expires=scope.expired > 0)
-        _none(lagging, "progress is not what was delivered")
+        self._none(lagging, "progress is not what was delivered")
+        self._settle()
         return lines
 
     def lines_then(self, cleaned: DataFrame) -> DataFrame:
@@ -269,15 +273,21 @@ class Since:
         )
         return lines.select("tag", "bucket", *figures)
 
+    def _none(self, rows: DataFrame, why: str) -> None:
+        """Expect that there are no such rows; `_settle` says whether there are."""
+        self._doubts.append((rows, why))
+
+    def _settle(self) -> None:
+        """Raise Doubt if there is a row that was not expected: one job looks for all of them."""
+        named = (rows.select(F.lit(why).alias("why")) for rows, why in self._doubts)
+        found = reduce(DataFrame.unionAll, named).agg(F.min("why").alias("why")).first()
+        self._doubts.clear()
+        if found and found["why"]:
+            raise Doubt(found["why"])
+
     def _url(self, name: str) -> str:
         return self.files.url(f"{self.folder}/{name}")
 
 
 def _columns(frame: str) -> list[str]:
     return [field.split()[0] for field in FRAMES[frame].split(", ")]
-
-
-def _none(rows: DataFrame, why: str) -> None:
-    """Raise Doubt if there is a row."""
-    if rows.take(1):
-        raise Doubt(why)
