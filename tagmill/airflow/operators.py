@@ -28,7 +28,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Operation
-from tagmill.operations.work_size import few_events
+from tagmill.operations.work_size import few_events, little_to_audit
 from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import OwnFolder, own_folder
 from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
@@ -424,8 +424,8 @@ class AuditOperator(JobOperator):
         return ["--full", *what] if self.full else what
 
     def has_few_rows(self, settings: Settings) -> bool:
-        """Return whether journal and view have few rows."""
-        return few_events(settings, self.pipeline)
+        """Return whether there are few rows to read."""
+        return (few_events if self.full else little_to_audit)(settings, self.pipeline)
 
 
 class DeliverOperator(JobOperator):

@@ -35,7 +35,7 @@ from tagmill.spark.materialize import count_rows, materialize
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.audit.baseline import Proven, Seen
+    from tagmill.audit.baseline_frames import Proven, Seen
     from tagmill.audit.destination_reader import Stored
     from tagmill.audit.model import AuditReport
     from tagmill.audit.report import Judged
@@ -244,16 +244,16 @@ class _Audit:
 
     def _proven(self, scope: Scope) -> Proven | None:
         """Return the baseline from which this audit may begin; None: it reads everything."""
-        from tagmill.audit import baseline
+        from tagmill.audit import baseline, baseline_frames
 
-        days = self.pipeline.audit_full_days
-        if self.full or not days or set(scope.tags) != set(self.pipeline.tags):
+        if self.full or set(scope.tags) != set(self.pipeline.tags):
             return None
-        proven = baseline.read(self.files, self.spark, self.name)
-        if proven is None or not proven.document.fits(scope, self.pipeline.view):
+        document = baseline.newest(self.files, self.name)
+        if document is None or not document.fits(scope, self.pipeline.view):
             return None
-        age = self.ledger.cassandra.now() - proven.document.read_all_at
-        return proven if age < timedelta(days=days) else None
+        if not document.holds(self.ledger.cassandra.now(), self.pipeline.audit_full_days):
+            return None
+        return baseline_frames.read(self.files, self.spark, self.name, document)
 
     def _judged_since(self, scope: Scope) -> tuple[Judged, Seen, Scope] | None:
         """Return what an audit from the baseline on proves; None if there is no baseline, or something may be wrong."""
@@ -276,7 +276,7 @@ class _Audit:
 
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from tagmill.audit import staging
-        from tagmill.audit.baseline import Seen
+        from tagmill.audit.baseline_frames import Seen
         from tagmill.audit.model import FINDING_SCHEMA
         from tagmill.audit.report import Judged, first_event
         from tagmill.audit.since import Read, Since
@@ -323,7 +323,7 @@ class _Audit:
 
     def _keep_proven(self, judged: Judged, seen: Seen, scope: Scope, made: AuditReport) -> None:
         """Keep what this audit has proven for the next one; forget what was proven if it does not agree."""
-        from tagmill.audit import baseline
+        from tagmill.audit import baseline, baseline_frames
         from tagmill.spark.bulk_load import FEW_ROWS
 
         if not made.agrees:
@@ -346,7 +346,7 @@ class _Audit:
             rows={},
         )
         recent = self._stored(scope).ids("ids-recent", since=before)
-        baseline.write(self.files, self.name, document, seen, recent)
+        baseline_frames.write(self.files, self.name, document, seen, recent)
 
     def _stored(self, scope: Scope) -> Stored:
         from tagmill.audit.destination_reader import Stored
@@ -365,7 +365,7 @@ class _Audit:
     def _judged(self, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from pyspark.sql import functions as F
 
-        from tagmill.audit import baseline, bucket_sums, numbers, row_comparison, staging
+        from tagmill.audit import baseline_frames, bucket_sums, numbers, row_comparison, staging
         from tagmill.audit.progress import progress_findings
         from tagmill.audit.report import Judged, first_event
 
@@ -435,7 +435,8 @@ class _Audit:
             self.files.url(self.folder),
             first_event(events, None),
         )
-        seen = baseline.Seen(baseline.nothing(self.spark), events, view, lines, in_clickhouse, ids)
+        kept = baseline_frames.nothing(self.spark)
+        seen = baseline_frames.Seen(kept, events, view, lines, in_clickhouse, ids)
         return judged, seen, scope
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:

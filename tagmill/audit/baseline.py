@@ -4,33 +4,21 @@ A baseline covers all rows before a moment, the first of a bucket: journal, view
 nothing is pending. The next audit counts these rows where they lie, and reads what has come since.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from tagmill.audit.staging import ID, Scope
 from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import View, first_ticks
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.audits import home
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.materialize import materialize
+
+if TYPE_CHECKING:
+    from tagmill.audit.staging import Scope
 
 DOCUMENT, PREFIX = "baseline.json", "baseline-"
-FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
-# partitions: of the view, with their newest write (microseconds). places: of the persistence ids, the first event and
-# the last of those that are covered, and the newest write to them. numbers: the last number of each tag, and what
-# ClickHouse has. stored: what it has in each bucket. lines: the figures of model.Line.
-FRAMES = {
-    "partitions": "tag string, timebucket bigint, rows bigint, bytes bigint, written bigint",
-    "places": f"{ID} string, first bigint, upto bigint, partition_nr bigint, written bigint",
-    "numbers": f"tag string, {ID} string, number bigint, rows bigint, numbers bigint, events bigint, last bigint",
-    "stored": "tag string, bucket bigint, rows bigint, row_sum bigint",
-    "lines": f"tag string, bucket bigint, {', '.join(f'{name} bigint' for name in FIGURES)}",
-}
 
 
 class Baseline(Document):
@@ -53,34 +41,9 @@ class Baseline(Document):
         """Return whether an audit of this scope may begin from here."""
         return self.view == str(view) and self.start == dict(scope.start) and self.before <= border(scope)
 
-
-@dataclass(frozen=True, slots=True)
-class Proven:
-    """A baseline with its frames (FRAMES)."""
-
-    document: Baseline
-    frames: Mapping[str, DataFrame]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What an audit has read, from which the next baseline is made: `kept`, those of FRAMES that go on.
-
-    `events`, `view`, `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
-    destination_reader.IDS.
-    """
-
-    kept: Mapping[str, DataFrame]
-    events: DataFrame
-    view: DataFrame
-    lines: DataFrame
-    sums: DataFrame
-    ids: DataFrame
-
-
-def nothing(spark: SparkSession) -> dict[str, DataFrame]:
-    """Return the frames of a baseline that covers nothing."""
-    return {name: spark.createDataFrame([], schema) for name, schema in FRAMES.items()}
+    def holds(self, now: datetime, days: int) -> bool:
+        """Return whether so few days are over since an audit read everything that the next one need not."""
+        return now - self.read_all_at < timedelta(days=days)
 
 
 def border(scope: Scope) -> int:
@@ -91,45 +54,22 @@ def border(scope: Scope) -> int:
     return first_ticks(scope.size.start(max(min(scope.due.values()), 0)))
 
 
-def read(files: RunFiles, spark: SparkSession, pipeline: str) -> Proven | None:
-    """Return the newest baseline of a pipeline; None if there is none, or its files are not whole."""
+def newest(files: RunFiles, pipeline: str) -> Baseline | None:
+    """Return the newest baseline of a pipeline whose files are whole; None if there is none."""
     for name in reversed(_names(files, pipeline)):
-        folder = f"{home(pipeline)}/{name}"
+        place = f"{home(pipeline)}/{name}"
         try:
-            document = Baseline.model_validate_json(files.read(f"{folder}/{DOCUMENT}"))
+            document = Baseline.model_validate_json(files.read(f"{place}/{DOCUMENT}"))
         except (SealedFileDamaged, ValueError):
             continue
-        if all(files.count_rows(f"{folder}/{frame}") == rows for frame, rows in document.rows.items()):
-            return Proven(
-                document,
-                {
-                    frame: spark.read.schema(schema).parquet(files.url(f"{folder}/{frame}"))
-                    for frame, schema in FRAMES.items()
-                },
-            )
+        if all(files.count_rows(f"{place}/{frame}") == rows for frame, rows in document.rows.items()):
+            return document
     return None
 
 
-def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent: DataFrame) -> bool:
-    """Write the baseline in place of others; return False, and write none, if it can't cover all rows before its border.
-
-    An event before the border may be behind one that is not: of a writer whose clock was set back. `recent`:
-    destination_reader.IDS of the rows from the border on.
-    """
-    folder = f"{home(pipeline)}/{PREFIX}{document.audit:08d}"
-    files.remove_folder(folder)
-    url = files.url(folder)
-    places = materialize(_places(seen, document.before), f"{url}/places")
-    if places.where("is_behind").take(1):
-        files.remove_folder(folder)
-        return False
-    for name, frame in _frames(seen, recent, document.before).items():
-        frame.write.parquet(f"{url}/{name}")
-    rows = {name: files.count_rows(f"{folder}/{name}") for name in FRAMES}
-    whole = document.model_copy(update={"rows": rows})
-    files.write(f"{folder}/{DOCUMENT}", whole.model_dump_json(indent=1).encode())
-    forget(files, pipeline, but=document.audit)
-    return True
+def folder(pipeline: str, audit: int) -> str:
+    """Return the folder of the baseline that an audit wrote."""
+    return f"{home(pipeline)}/{PREFIX}{audit:08d}"
 
 
 def forget(files: RunFiles, pipeline: str, but: int = 0) -> None:
@@ -146,78 +86,3 @@ def is_baseline(folder: str) -> bool:
 
 def _names(files: RunFiles, pipeline: str) -> list[str]:
     return [name for name in files.folders(home(pipeline)) if is_baseline(name)]
-
-
-def _frames(seen: Seen, recent: DataFrame, before: int) -> dict[str, DataFrame]:
-    """Return the frames but for the places, of the rows before the border."""
-    kept = seen.kept
-    partitions = (
-        seen.view.where(F.col("timebucket") < before // first_ticks(1))
-        .groupBy("tag", "timebucket")
-        .agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"), F.max("written").alias("written"))
-    )
-    in_view = seen.view.where(F.col("ticks") < before).groupBy("tag", ID).agg(F.max("number").alias("number"))
-    counted = (F.coalesce(name, F.lit(0)).alias(name) for name in ("rows", "numbers", "events", "last"))
-    numbers = (
-        _without(seen.ids, recent)
-        .join(in_view, ["tag", ID], "full")
-        .select(
-            "tag",
-            ID,
-            F.greatest(F.coalesce("number", F.lit(0)), F.coalesce("last", F.lit(0))).alias("number"),
-            *counted,
-        )
-    )
-    sums = [F.sum(name).alias(name) for name in ("rows", "numbers", "events")]
-    in_time = F.col("bucket") < before // first_ticks(1)
-    return {
-        "partitions": kept["partitions"].unionByName(partitions),
-        "numbers": kept["numbers"]
-        .unionByName(numbers)
-        .groupBy("tag", ID)
-        .agg(F.max("number").alias("number"), *sums, F.max("last").alias("last")),
-        "stored": kept["stored"].unionByName(
-            seen.sums.where(in_time).select("tag", "bucket", "rows", "row_sum")
-        ),
-        "lines": kept["lines"].unionByName(seen.lines.where(in_time).select("tag", "bucket", *FIGURES)),
-    }
-
-
-def _without(ids: DataFrame, recent: DataFrame) -> DataFrame:
-    """Return tag, persistence_id, rows, numbers, events and last of what ClickHouse has, without its recent rows.
-
-    Numbers go on one by one, so the last one is that in front of the first recent one.
-    """
-    counts = ("rows", "numbers", "events")
-    then = recent.select(
-        "tag", ID, F.col("first").alias("recent"), *(F.col(name).alias(f"recent_{name}") for name in counts)
-    )
-    left = ((F.col(name) - F.coalesce(f"recent_{name}", F.lit(0))).alias(name) for name in counts)
-    last = F.coalesce(F.col("recent") - 1, "last").alias("last")
-    return ids.join(then, ["tag", ID], "left").select("tag", ID, *left, last).where("rows > 0")
-
-
-def _places(seen: Seen, before: int) -> DataFrame:
-    """Return the place of each persistence_id (FRAMES), and `is_behind`: an event before the border is behind its place."""
-    is_before = F.col("ticks") < before
-    new = seen.events.groupBy(ID).agg(
-        F.min("sequence_nr").alias("new_first"),
-        F.coalesce(F.min(F.when(~is_before, F.col("sequence_nr"))) - 1, F.max("sequence_nr")).alias(
-            "new_upto"
-        ),
-        F.count_if(is_before).alias("events"),
-        F.max(F.when(is_before, F.col("partition_nr"))).alias("new_partition_nr"),
-        F.max(F.when(is_before, F.col("written"))).alias("new_written"),
-    )
-    has_new = F.coalesce(F.col("events"), F.lit(0)) > 0
-    joined = seen.kept["places"].join(new, ID, "full")
-    return joined.where(F.col("upto").isNotNull() | has_new).select(
-        ID,
-        F.coalesce("first", "new_first").alias("first"),
-        F.when(has_new, F.col("new_upto")).otherwise(F.col("upto")).alias("upto"),
-        F.when(has_new, F.col("new_partition_nr")).otherwise(F.col("partition_nr")).alias("partition_nr"),
-        F.when(has_new, F.greatest(F.coalesce("written", F.lit(0)), "new_written"))
-        .otherwise(F.col("written"))
-        .alias("written"),
-        (has_new & (F.col("events") != F.col("new_upto") - F.col("new_first") + 1)).alias("is_behind"),
-    )

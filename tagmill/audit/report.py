@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.audit.baseline import Proven
+from tagmill.audit.baseline_frames import Proven
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
 from tagmill.cassandra.bulk_writer import Target, write_rows

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tagmill.audit import bucket_sums, numbers, row_comparison, staging
-from tagmill.audit.baseline import FIGURES, FRAMES, Proven
+from tagmill.audit.baseline_frames import FIGURES, FRAMES, Proven
 from tagmill.audit.model import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.staging import ID, WRITTEN, Scope

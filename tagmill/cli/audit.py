@@ -69,7 +69,7 @@ def audit(
     from tagmill.audit.audit import message
     from tagmill.audit.repair import audit_and_repair, preview
     from tagmill.ledger.lease import this_process
-    from tagmill.operations.work_size import few_events
+    from tagmill.operations.work_size import few_events, little_to_audit
     from tagmill.spark.session import spark_session
 
     configured = settings()
@@ -82,7 +82,8 @@ def audit(
     owner, repairs = this_process(), list[Any]()
     with ExitStack() as stack:
         with telling(pipeline, "starting Spark") as tell:
-            few, name = few_events(configured, pipeline), f"tagmill audit {pipeline}"
+            is_small = few_events if full else little_to_audit
+            few, name = is_small(configured, pipeline), f"tagmill audit {pipeline}"
             spark = stack.enter_context(spark_session(configured, name, few_rows=few))
             made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, full=full, tell=tell)
         if changes and not made.agrees:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tagmill.config.settings import Settings
@@ -41,6 +42,21 @@ def few_events(settings: Settings, pipeline: str) -> bool:
     with suppress(TagmillError, *FAULTS), Cassandra(settings.cassandra) as cassandra:
         return _count(cassandra.application, queries, most, until) is not None
     return False
+
+
+def little_to_audit(settings: Settings, pipeline: str) -> bool:
+    """Return whether the journal and the view of a pipeline have few rows together, or what an audit has proven of them is
+    told in few.
+    """
+    from tagmill.audit import baseline
+    from tagmill.runs.storage import RunFiles
+
+    days, most = settings.pipeline(pipeline).audit_full_days, settings.spark.small_job_rows
+    with suppress(TagmillError, OSError):
+        proven = baseline.newest(RunFiles(settings.storage.root), pipeline)
+        if proven and proven.holds(datetime.now(UTC), days) and sum(proven.rows.values()) <= most:
+            return True
+    return few_events(settings, pipeline)
 
 
 def built_without_spark(settings: Settings, pipeline: str) -> bool:

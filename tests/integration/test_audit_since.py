@@ -17,6 +17,7 @@ from tagmill.audit.model import AuditReport
 from tagmill.config.settings import Settings
 from tagmill.ledger import schema
 from tagmill.maintenance.view_cleanup.clean import clean
+from tagmill.operations.work_size import few_events, little_to_audit
 from tests.support.auditing import audited
 from tests.support.delivery import OWNER, deliver, only
 from tests.support.events import Journal, event, events
@@ -121,6 +122,9 @@ def staged(case: Case, report: AuditReport, table: str) -> int:
 def test_audit_reads_only_what_came(proven):
     """Known ids, a new id and none of an id: the figures are those of an audit that reads everything."""
     case = proven()
+    spark = case.settings.spark.model_copy(update={"small_job_rows": 100})
+    few = case.settings.model_copy(update={"spark": spark})
+    assert little_to_audit(few, only(few)) and not few_events(few, only(few))
     case.come(*recent("id-0", 61, 62), *recent("new", 1, 2, 3))
     report = case.audit()
     assert report.agrees and report.proven_by == 1 and report.journal == DAYS * IDS * EACH + 5

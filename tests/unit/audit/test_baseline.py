@@ -11,7 +11,15 @@ from tagmill.domain.time_buckets import BucketSize, View
 
 HOUR = BucketSize.HOUR.ticks
 VIEW = View("tag_views", BucketSize.HOUR)
-SCOPE = Scope("p", ("a", "b"), BucketSize.HOUR, {"a": 0, "b": HOUR}, {"a": 7 * HOUR + 5, "b": 6 * HOUR - 1}, 8 * HOUR, {"a": 8 * HOUR, "b": 8 * HOUR})
+SCOPE = Scope(
+    "p",
+    ("a", "b"),
+    BucketSize.HOUR,
+    {"a": 0, "b": HOUR},
+    {"a": 7 * HOUR + 5, "b": 6 * HOUR - 1},
+    8 * HOUR,
+    {"a": 8 * HOUR, "b": 8 * HOUR},
+)
 KEPT = Baseline(
     audit=3,
     read_all_at=datetime(2026, 11, 1, tzinfo=UTC),
