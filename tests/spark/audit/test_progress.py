@@ -38,7 +38,12 @@ CASES = {
 def said(spark: SparkSession) -> dict[str, str]:
     """Return the detail of the finding in each case. Each case is its own persistence_id."""
     progress = [("t", name, done, 9, missing) for name, ((done, missing), *_) in CASES.items()]
-    stored = [("t", name, *figures, figures[-1]) for name, (_, figures, *_) in CASES.items() if figures]
+    stored = [
+        ("t", name, *counts, None, last, last)
+        for name, (_, figures, *_) in CASES.items()
+        if figures
+        for *counts, last in [figures]
+    ]
     view = [("t", name, last) for name, (_, _, last, *_) in CASES.items() if last]
     lost = [
         ("missing_in_clickhouse", "t", name) for name, (*_, count, _) in CASES.items() for _ in range(count)
