@@ -60,10 +60,10 @@ def newest(files: RunFiles, pipeline: str) -> Baseline | None:
         place = f"{home(pipeline)}/{name}"
         try:
             document = Baseline.model_validate_json(files.read(f"{place}/{DOCUMENT}"))
-        except (SealedFileDamaged, ValueError):
+            if all(files.count_rows(f"{place}/{frame}") == rows for frame, rows in document.rows.items()):
+                return document
+        except (SealedFileDamaged, ValueError):  # the latter also from Arrow
             continue
-        if all(files.count_rows(f"{place}/{frame}") == rows for frame, rows in document.rows.items()):
-            return document
     return None
 
 

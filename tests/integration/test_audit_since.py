@@ -265,14 +265,17 @@ def test_cleaned_partitions_are_no_doubt(proven):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("change", ["lost file", "other tags", "off", "old"])
+@pytest.mark.parametrize("change", ["lost file", "damaged file", "other tags", "off", "old"])
 def test_proof_that_does_not_fit_is_left(change: str, proven: Any) -> None:
-    """A baseline with a lost file, of another scope, switched off or too old is not begun from."""
+    """A baseline with a lost or damaged file, of another scope, switched off or too old is not begun from."""
     case = proven()
     name = only(case.settings)
-    if change == "lost file":
+    if change.endswith("file"):
         folder = Path(case.settings.storage.root) / name / "audit" / "baseline-00000001" / "places"
-        next(iter(folder.glob("*.parquet"))).unlink()
+        file = next(file for file in folder.glob("*.parquet") if pq.read_metadata(file).num_rows)
+        file.unlink()
+        if change == "damaged file":
+            file.write_bytes(b"PAR1")
     elif change == "other tags":
         case.settings = _with(case.settings, name, first_time_bucket=case.began + timedelta(days=1))
     elif change == "off":
