@@ -32,7 +32,7 @@ KEPT = Baseline(
 )
 
 
-def test_border_is_the_bucket_of_the_least_due_tag() -> None:
+def test_border_is_bucket_of_least_due_tag() -> None:
     assert border(SCOPE) == 5 * HOUR
     assert border(replace(SCOPE, size=BucketSize.DAY)) == 0
 
