@@ -278,7 +278,7 @@ class _Audit:
         from tagmill.audit import staging
         from tagmill.audit.baseline_frames import Seen
         from tagmill.audit.model import FINDING_SCHEMA
-        from tagmill.audit.report import Judged, first_event
+        from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
 
         since = Since(self.spark, self.journal, self.files, self.folder, proven, self.tell)
@@ -308,7 +308,6 @@ class _Audit:
         }
         seen = Seen(kept, events, view, lines, sums, ids)
         judged = Judged(
-            events,
             view,
             deleted,
             lines.drop("differs").unionByName(lines_then),
@@ -316,7 +315,7 @@ class _Audit:
             proven.document.untagged,
             audited_at,
             self.files.url(self.folder),
-            first_event(events, proven),
+            event_facts(events, proven),
             proven,
         )
         return judged, seen, scope
@@ -341,7 +340,7 @@ class _Audit:
             before=before,
             view=str(self.pipeline.view),
             start=dict(scope.start),
-            first=judged.first,
+            first=judged.facts.first,
             untagged=judged.untagged,
             rows={},
         )
@@ -367,7 +366,7 @@ class _Audit:
 
         from tagmill.audit import baseline_frames, bucket_sums, numbers, row_comparison, staging
         from tagmill.audit.progress import progress_findings
-        from tagmill.audit.report import Judged, first_event
+        from tagmill.audit.report import Judged, event_facts
 
         progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
         self.tell("reading the journal")
@@ -425,7 +424,6 @@ class _Audit:
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
         judged = Judged(
-            events,
             view,
             deleted,
             lines,
@@ -433,7 +431,7 @@ class _Audit:
             self.untagged,
             audited_at,
             self.files.url(self.folder),
-            first_event(events, None),
+            event_facts(events, None),
         )
         kept = baseline_frames.nothing(self.spark)
         seen = baseline_frames.Seen(kept, events, view, lines, in_clickhouse, ids)

@@ -38,7 +38,7 @@ class Proven:
 class Seen:
     """What an audit has read, from which the next baseline is made: `kept`, those of FRAMES that go on.
 
-    `events`, `view`, `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
+    `events`, `view`: as staged; `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
     destination_reader.IDS.
     """
 
@@ -62,8 +62,8 @@ def read(files: RunFiles, spark: SparkSession, pipeline: str, document: Baseline
     return Proven(document, frames)
 
 
-def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent: DataFrame) -> bool:
-    """Write the baseline in place of others; return False, and write none, if it can't cover all rows before its border.
+def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent: DataFrame) -> None:
+    """Write the baseline in place of others, unless it can't cover all rows before its border.
 
     An event before the border may be behind one that is not: of a writer whose clock was set back. `recent`:
     destination_reader.IDS of the rows from the border on.
@@ -74,14 +74,13 @@ def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent
     places = materialize(_places(seen, document.before), f"{url}/places")
     if places.where("is_behind").take(1):
         files.remove_folder(folder)
-        return False
+        return
     for name, frame in _frames(seen, recent, document.before).items():
         frame.write.parquet(f"{url}/{name}")
     rows = {name: files.count_rows(f"{folder}/{name}") for name in FRAMES}
     whole = document.model_copy(update={"rows": rows})
     files.write(f"{folder}/{baseline.DOCUMENT}", whole.model_dump_json(indent=1).encode())
     baseline.forget(files, pipeline, but=document.audit)
-    return True
 
 
 def _frames(seen: Seen, recent: DataFrame, before: int) -> dict[str, DataFrame]:

@@ -5,13 +5,13 @@ view.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.audit.baseline_frames import Proven
+from tagmill.audit.baseline_frames import FIGURES, Proven
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
 from tagmill.cassandra.bulk_writer import Target, write_rows
@@ -24,21 +24,30 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
 
-FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
 # Buckets with findings that a report names at most.
 NAMED_BUCKETS = 100
 MOST_TAGS = 10
+
+
+class EventFacts(NamedTuple):
+    """The events read with more than MOST_TAGS tags (how many, the most tags, an example's persistence_id), and the time
+    of the journal's first event (ticks).
+    """
+
+    many: int
+    most: int | None
+    example: str | None
+    first: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
 
-    `untagged`: the number of rows of the view that are not judged, because their events have no tags. `first`: the time
-    of the journal's first event (ticks). `proven`: the baseline from which on `events` and `view` were read; None: all were read.
+    `untagged`: the number of rows of the view that are not judged, because their events have no tags. `proven`:
+    the baseline from which on journal and view were read; None: all were read.
     """
 
-    events: DataFrame
     view: DataFrame
     deleted: DataFrame
     lines: DataFrame
@@ -46,7 +55,7 @@ class Judged:
     untagged: int
     audited_at: datetime
     url: str
-    first: int | None
+    facts: EventFacts
     proven: Proven | None = None
 
     @property
@@ -60,11 +69,19 @@ class Judged:
         return read.unionByName(self.proven.frames["partitions"].drop("written"))
 
 
-def first_event(events: DataFrame, proven: Proven | None) -> int | None:
-    """Return the time of the journal's first event (ticks): of those read, or that the baseline knows."""
-    line = events.agg(F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first")).first()
-    known = [line["first"] if line else None, proven.document.first if proven else None]
-    return min((ticks for ticks in known if ticks is not None), default=None)
+def event_facts(events: DataFrame, proven: Proven | None) -> EventFacts:
+    """Return what a report says of the events, and of those that the baseline covers."""
+    is_many = F.col("tag_count") > MOST_TAGS
+    line = events.agg(
+        F.count_if(is_many).alias("many"),
+        F.max("tag_count").alias("most"),
+        F.first(F.when(is_many, F.col("persistence_id")), ignorenulls=True).alias("example"),
+        F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first"),
+    ).first()
+    assert line is not None
+    known = (line["first"], proven.document.first if proven else None)
+    first = min((ticks for ticks in known if ticks is not None), default=None)
+    return EventFacts(line["many"], line["most"], line["example"], first)
 
 
 def made(
@@ -158,16 +175,11 @@ def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
 
 def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) -> Iterator[str]:
     yield from large_partitions(judged.partitions, pipeline.view, pipeline.quality)
-    is_many = F.col("tag_count") > MOST_TAGS
-    line = judged.events.agg(
-        F.count_if(is_many).alias("events"),
-        F.max("tag_count").alias("most"),
-        F.first(F.when(is_many, F.col("persistence_id")), ignorenulls=True).alias("id"),
-    ).first()
-    if line and line["events"]:
+    facts = judged.facts
+    if facts.many:
         yield (
-            f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for "
-            f"example of {line['id']!r}): each tag is "
+            f"{facts.many} events have more than {MOST_TAGS} tags (at most {facts.most}, for "
+            f"example of {facts.example!r}): each tag is "
             "a row of tag_views and of ClickHouse"
         )
     if judged.untagged:
@@ -185,8 +197,8 @@ def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) ->
             f"{line['id']!r}): deleted for good "
             "(neverUsePersistenceIdAgain), or lost"
         )
-    if judged.first is not None:
-        yield from early(judged.first, pipeline.first_time_bucket, pipeline.bucket_size)
+    if facts.first is not None:
+        yield from early(facts.first, pipeline.first_time_bucket, pipeline.bucket_size)
 
 
 # -- the ledger

@@ -23,7 +23,7 @@ from tagmill.journal.frames import CleanedOf, JournalSchema
 from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.materialize import materialize
-from tagmill.views.event_reader import PARTITIONS_AT_ONCE, Reader
+from tagmill.views.event_reader import Reader, in_lots
 
 
 class Doubt(Exception):
@@ -79,7 +79,8 @@ class Since:
         places = self.proven.frames["places"].withColumn("is_known", F.lit(True))
         is_same = F.expr("is_known AND events = upto - first + 1 AND newest = written")
         changed = places.join(totals, ID, "full").where(~F.coalesce(is_same, F.lit(False)))
-        deleted = materialize(self._deleted(for_good), self._url("deleted"))
+        noted = staging.noted_deletions(self.spark, self.journal, for_good)
+        deleted = materialize(noted, self._url("deleted"))
         changed = materialize(
             changed.join(deleted, ID, "left").select(
                 ID,
@@ -120,14 +121,6 @@ class Since:
         )
         return events, deleted, kept.select(*_columns("places"))
 
-    def _deleted(self, for_good: DataFrame) -> DataFrame:
-        """Return up to where events are deleted, as the journal or Tagmill has noted it: persistence_id, deleted_to."""
-        deleted = for_good
-        if self.journal.names.metadata in self.journal.tables:
-            noted = self.journal.table(self.journal.names.metadata).rows(self.spark, ID, "deleted_to")
-            deleted = deleted.unionByName(noted.where("deleted_to > 0"))
-        return deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
-
     def _counted(self, changed: DataFrame) -> DataFrame:
         """Count the events of some persistence ids that the baseline covers and that are not deleted.
 
@@ -136,11 +129,7 @@ class Since:
         """
         low = F.greatest(F.col("first") - 1, F.least("deleted_to", "upto")).alias("low")
         ids = changed.select(ID, low, "upto", "written", "partition_nr")
-        lots = F.explode(F.sequence(F.lit(0).cast("bigint"), "partition_nr", F.lit(PARTITIONS_AT_ONCE)))
-        keys = ids.withColumn("lot", lots).withColumn(
-            "partitions",
-            F.sequence("lot", F.least(F.col("lot") + (PARTITIONS_AT_ONCE - 1), F.col("partition_nr"))),
-        )
+        keys = ids.withColumn("partitions", in_lots(F.lit(0).cast("bigint"), F.col("partition_nr")))
         where = {
             f"{ID} =": ID,
             "partition_nr IN": "partitions",

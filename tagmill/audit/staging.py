@@ -2,14 +2,13 @@
 audit's folder.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.audit import row_hashes
 from tagmill.cassandra.client import Cassandra
@@ -18,10 +17,9 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.arrow_chunks import in_python
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.materialize import materialize
-from tagmill.spark.task_files import FILES, Convert, Target
+from tagmill.spark.task_files import Convert, Target
 
 ID = "persistence_id"
 # The write time of an event or of a row of the view, in microseconds.
@@ -137,12 +135,7 @@ def stage_table(stages: EventStaging | ViewStaging, spark: SparkSession, folder:
 def _written(rows: DataFrame, target: Target, convert: Convert) -> list[str]:
     """Write what tasks make of these rows, whose timestamp is text, and return the files."""
     as_read = rows.withColumn("timestamp", F.unhex(F.replace("timestamp", F.lit("-"), F.lit(""))))
-    work = partial(_write, target, convert)
-    return target.names(in_python(as_read, work, from_arrow_schema(FILES)))
-
-
-def _write(target: Target, convert: Convert, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from target.write_rows(map(convert, rows))
+    return target.of_frame(as_read, convert)
 
 
 def stage_deleted(
@@ -165,11 +158,19 @@ def stage_deleted(
     """
     in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
     gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
-    deleted = gone.unionByName(for_good)
-    if journal.names.metadata in journal.tables:
-        noted = journal.table(journal.names.metadata).rows(spark, ID, "deleted_to")
-        deleted = deleted.unionByName(noted.where("deleted_to > 0"))
-    return materialize(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
+    return materialize(_least(gone.unionByName(noted_deletions(spark, journal, for_good))), url)
+
+
+def noted_deletions(spark: SparkSession, journal: JournalSchema, for_good: DataFrame) -> DataFrame:
+    """Return up to where events are deleted, as the journal or Tagmill (`for_good`) has noted it: persistence_id, deleted_to."""
+    if journal.names.metadata not in journal.tables:
+        return _least(for_good)
+    noted = journal.table(journal.names.metadata).rows(spark, ID, "deleted_to")
+    return _least(for_good.unionByName(noted.where("deleted_to > 0")))
+
+
+def _least(deleted: DataFrame) -> DataFrame:
+    return deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
 
 
 def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url: str) -> DataFrame:

@@ -154,7 +154,7 @@ class Reader:
         further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
         if not further.take(1):
             return
-        ahead = _in_lots(F.col("first"), F.col("first") + (SEARCHED_PARTITIONS - 1))
+        ahead = in_lots(F.col("first"), F.col("first") + (SEARCHED_PARTITIONS - 1))
         found = self._kept(self._behind(further.select(ID, "from_nr", ahead)))
         if found is not None:
             self._partitions(self._settled(_onward(further, found)))
@@ -181,7 +181,7 @@ class Reader:
             return ids
         until = F.col("first") + F.least(F.col("from_nr"), F.lit(SEARCHED_PARTITIONS))
         next_nr = (F.col("from_nr") + 1).alias("sequence_nr")
-        keys = self._spread(ids.select(ID, next_nr, _in_lots(F.col("first"), until)))
+        keys = self._spread(ids.select(ID, next_nr, in_lots(F.col("first"), until)))
         wanted = {f"{ID} =": ID, "partition_nr IN": "partitions", "sequence_nr =": "sequence_nr"}
         found = self.messages.rows_of(keys, [], *EVENT, where=wanted)
         from_nr = (F.col("sequence_nr") - 1).alias("from_nr")
@@ -335,7 +335,7 @@ def _parts(rows: DataFrame, *conditions: Column) -> list[_Part | None]:
     ]
 
 
-def _in_lots(first: Column, last: Column) -> Column:
+def in_lots(first: Column, last: Column) -> Column:
     """Return `partitions`: the partition_nrs from first to last, PARTITIONS_AT_ONCE in each row."""
     begins = F.sequence(first, last, F.lit(PARTITIONS_AT_ONCE))
     lots = F.transform(begins, lambda one: F.sequence(one, F.least(one + (PARTITIONS_AT_ONCE - 1), last)))

@@ -1,6 +1,6 @@
 """Stage events: Python tasks write what a numbering needs of the rows of messages to files, one a task."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.arrow import row_groups
 from tagmill.cassandra.uuids import of_binary, text, ticks, versions
@@ -20,8 +19,7 @@ from tagmill.journal.event_batches import event_tags, rows_of_events
 from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import ID, META, JournalSchema
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.arrow_chunks import in_python
-from tagmill.spark.task_files import FILES, Convert, Target
+from tagmill.spark.task_files import Convert, Target
 
 EVENT = {
     "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
@@ -65,9 +63,7 @@ class Staging:
         plain = {"timestamp": F.unhex(F.replace("timestamp", F.lit("-"), F.lit("")))}
         if "message" in rows.columns:
             plain["message"] = F.when(F.col("message").isNotNull(), F.lit(b""))
-        target = self._target(folder)
-        work = partial(_write, target, self._convert())
-        return target.names(in_python(rows.withColumns(plain), work, from_arrow_schema(FILES)))
+        return self._target(folder).of_frame(rows.withColumns(plain), self._convert())
 
     def of_batches(self, rows: Iterable[pa.RecordBatch], folder: str) -> list[str]:
         """Write events that this process has read to a file, and return it; none if there are no events."""
@@ -86,10 +82,6 @@ class Staging:
     def _convert(self) -> Convert:
         schema = schema_of(self.journal)
         return partial(as_events, schema=schema, until=self.until, largest_row=self.largest_row)
-
-
-def _write(target: Target, convert: Convert, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from target.write_rows(map(convert, rows))
 
 
 def _events(convert: Convert, rows: pa.RecordBatch) -> pa.RecordBatch:
