@@ -90,8 +90,8 @@ class Cassandra(Service):
     superuser).
 
     `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every
-    node here has; `tokens` is the number of ranges that the node's tables are divided into. With `tls` it serves
-    only clients with a certificate of the authority.
+    node here has, `settings` lines of cassandra.yaml; `tokens` is the number of ranges that the node's tables are
+    divided into. With `tls` it serves only clients with a certificate of the authority.
     """
 
     name: ClassVar[str] = "cassandra"
@@ -106,8 +106,10 @@ class Cassandra(Service):
         flags: Sequence[str] = (COLLECTOR,),
         tokens: int = 16,
         tls: ServerTls | None = None,
+        settings: str = "",
     ) -> None:
         super().__init__(home, port)
+        self.settings = settings
         self.tls = tls
         self.flags, self.tokens = flags, tokens
         self.jars, self.heap, self.passwords = jars.resolve(), heap, passwords
@@ -140,7 +142,7 @@ class Cassandra(Service):
         if self.tls:
             shown = self.tls.write_for_java(self.home / "shown.pem")
             yaml += ENCRYPTION.format(shown=shown, authority=self.tls.authority)
-        (self.home / "cassandra.yaml").write_text(yaml)
+        (self.home / "cassandra.yaml").write_text(yaml + self.settings)
         (self.home / "logback.xml").write_text(LOGBACK.format(home=self.home))
 
     def command(self) -> list[str]:

@@ -56,11 +56,26 @@ def stack() -> Iterator[Any]:
     from local.clickhouse import ClickHouse
     from local.cql import session
     from local.guard import Guard
-    from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, Stack, free_port, session_home
+    from tests.support.stack import (
+        CASSANDRA_FLAGS,
+        CASSANDRA_SETTINGS,
+        CASSANDRA_TOKENS,
+        JARS,
+        LEDGER,
+        Stack,
+        create_keyspace,
+        free_port,
+        session_home,
+    )
 
     home = session_home()
     cassandra = Cassandra(
-        home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS, tokens=CASSANDRA_TOKENS
+        home / "cassandra",
+        free_port(beside=10000),
+        JARS,
+        flags=CASSANDRA_FLAGS,
+        tokens=CASSANDRA_TOKENS,
+        settings=CASSANDRA_SETTINGS,
     )
     clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
     guard = Guard([cassandra, clickhouse])
@@ -68,6 +83,7 @@ def stack() -> Iterator[Any]:
         clickhouse.start()
         cassandra.start()
         with session(cassandra.port) as connected:
+            create_keyspace(connected, LEDGER)
             yield Stack(home, cassandra, clickhouse, connected)
     finally:
         clickhouse.stop()
@@ -112,29 +128,25 @@ def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
     The keyspace is dropped after the test.
     """
     from local.fixtures import TABLES, load_case
+    from tests.support.stack import own_keyspaces
 
-    made: list[str] = []
+    with own_keyspaces(stack.session) as create:
 
-    def load(case: str, tables: Sequence[str] = TABLES) -> str:
-        name = f"t_{uuid.uuid4().hex[:12]}"
-        made.append(name)
-        load_case(stack.session, case, name, tables=tables)
-        return name
+        def load(case: str, tables: Sequence[str] = TABLES) -> str:
+            name = create()
+            load_case(stack.session, case, name, tables=tables)
+            return name
 
-    yield load
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+        yield load
 
 
 @pytest.fixture
 def place(stack: Any) -> Iterator[str]:
     """Create a keyspace without tables and yield its name; drop it after the test."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(
-        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
-    yield name
-    stack.session.execute(f"DROP KEYSPACE {name}")
+    from tests.support.stack import own_keyspaces
+
+    with own_keyspaces(stack.session) as create:
+        yield create()
 
 
 @pytest.fixture
@@ -187,33 +199,29 @@ def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
     dropped after the test.
     """
     from tests.support import damage
+    from tests.support.stack import own_keyspaces
 
-    made: list[str] = []
+    with own_keyspaces(stack.session) as create:
 
-    def load(cases: Sequence[str] = damage.CASES) -> Any:
-        made.append(f"t_{uuid.uuid4().hex[:12]}")
-        return damage.load(stack.session, made[-1], cases)
+        def load(cases: Sequence[str] = damage.CASES) -> Any:
+            return damage.load(stack.session, create(), cases)
 
-    yield load
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+        yield load
 
 
 def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
     from tagmill.cassandra.client import Cassandra
     from tagmill.config.settings import CassandraSettings
     from tests.support.events import Journal
+    from tests.support.stack import own_keyspaces
 
-    made: list[str] = []
+    with own_keyspaces(stack.session) as create:
 
-    def create() -> Journal:
-        made.append(f"t_{uuid.uuid4().hex[:12]}")
-        with Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:
-            return Journal(stack.session, made[-1]).create(cassandra)
+        def make() -> Journal:
+            with Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:
+                return Journal(stack.session, create()).create(cassandra)
 
-    yield create
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+        yield make
 
 
 @pytest.fixture(scope="session")

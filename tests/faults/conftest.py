@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
 from tests.support.delivery import deliver, tagmill
 from tests.support.leases import free_lease
+from tests.support.stack import own_keyspaces
 
 
 def dead_process() -> str:
@@ -270,14 +270,13 @@ def undisturbed(
     from tagmill.ledger import schema
 
     known: dict[str, Undisturbed] = {}
-    keyspaces: list[str] = []
     factory = SettingsFactory(stack, tmp_path_factory.mktemp("undisturbed"))
 
     def deliver(case: str) -> Undisturbed:
         if case not in known:
-            keyspaces.append(f"t_{uuid.uuid4().hex[:12]}")
-            load_case(stack.session, case, keyspaces[-1])
-            configured = factory(keyspaces[-1], case=case)
+            keyspace = create()
+            load_case(stack.session, case, keyspace)
+            configured = factory(keyspace, case=case)
             schema.apply(configured)
             one = Delivery(stack, spark, configured, factory.file(next(iter(configured.pipelines))))
             run, fence = one.sealed()
@@ -286,7 +285,6 @@ def undisturbed(
             known[case] = Undisturbed(one.rows(), one.progress(), one.marks(), one.view())
         return known[case]
 
-    yield deliver
-    for name in keyspaces:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    with own_keyspaces(stack.session) as create:
+        yield deliver
     shutil.rmtree(factory.folder, ignore_errors=True)

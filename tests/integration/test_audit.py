@@ -4,7 +4,6 @@ is wrong.
 
 import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from tests.support.building import built
 from tests.support.delivery import OWNER, deliver, finish, only
 from tests.support.errors import raises
 from tests.support.events import event, offset
+from tests.support.stack import own_keyspaces
 
 # The plugin's own reading does not notice four of these: gap-first, gap-whole-pid, late-previous-bucket and
 # the row in LAST.
@@ -45,15 +45,8 @@ def together(stack: Any) -> Iterator[Callable[[list[str]], str]]:
     """Yield a function that loads cases into one keyspace and returns its name; drop the keyspaces after the
     module.
     """
-    made = []
-
-    def load(cases: list[str]) -> str:
-        made.append(f"t_{uuid.uuid4().hex[:12]}")
-        return load_together(stack.session, made[-1], cases)
-
-    yield load
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    with own_keyspaces(stack.session) as create:
+        yield lambda cases: load_together(stack.session, create(), cases)
 
 
 # -- damaged views

@@ -8,8 +8,7 @@ import importlib
 import json
 import re
 import stat
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -29,6 +28,7 @@ from tests.conftest import FEW_ROWS, SettingsFactory
 from tests.support import breaking, restoring
 from tests.support.delivery import only, tagmill
 from tests.support.sparkfailures import FAILURES, BrokenSpark, SparkFailure
+from tests.support.stack import own_keyspaces
 from tests.support.topics import Shop, checked_verdict, made
 
 OF_VIEWS = {
@@ -169,9 +169,9 @@ class Fixture:
     ledger has its own keyspace.
     """
 
-    def __init__(self, stack: Any, folder: Path) -> None:
+    def __init__(self, stack: Any, folder: Path, create: Callable[[], str]) -> None:
         self.session = stack.session
-        self.keyspace, self.ledger = (f"t_{uuid.uuid4().hex[:12]}" for _ in range(2))
+        self.keyspace, self.ledger = create(), create()
         load_case(stack.session, "gap-middle", self.keyspace)
         self.factory = SettingsFactory(stack, folder)
         self.delivered, self.built, self.ran = (
@@ -197,10 +197,8 @@ class Fixture:
 
 @pytest.fixture(scope="module")
 def fixture(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
-    made = Fixture(stack, tmp_path_factory.mktemp("failures"))
-    yield made
-    for keyspace in (made.keyspace, made.ledger):
-        stack.session.execute(f"DROP KEYSPACE {keyspace}", timeout=60)
+    with own_keyspaces(stack.session) as create:
+        yield Fixture(stack, tmp_path_factory.mktemp("failures"), create)
 
 
 @EVERY
@@ -308,9 +306,8 @@ def shop(stack, kafka, spark, tmp_path):
 @pytest.fixture
 def own_ledger(stack) -> Iterator[str]:
     """Yield the name of a ledger keyspace, which is dropped after the test."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    yield name
-    stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
+    with own_keyspaces(stack.session) as create:
+        yield create()
 
 
 def spark_fails(

@@ -3,7 +3,6 @@ nothing needed.
 """
 
 import json
-import uuid
 from collections import Counter
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from tests.support.building import recorded, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import SECOND, offset
+from tests.support.stack import own_keyspaces
 
 CASE = legacy.CASE
 ROWS = 3 * 410
@@ -38,16 +38,8 @@ GOES_ON, NINE = "o-000003", datetime(2026, 11, 21, 9, tzinfo=UTC)
 @pytest.fixture
 def old_journal(stack):
     """Return create(**options), which makes the keyspace of an old journal and returns its name."""
-    made = []
-
-    def create(**options):
-        made.append(f"t_{uuid.uuid4().hex[:12]}")
-        legacy.create(stack.session, made[-1], **options)
-        return made[-1]
-
-    yield create
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    with own_keyspaces(stack.session) as create:
+        yield lambda **options: legacy.create(stack.session, create(), **options)
 
 
 def migrated(settings, spark, *steps, dry_run=False, **options):

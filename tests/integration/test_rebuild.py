@@ -4,7 +4,6 @@ right rows alone.
 
 import json
 import time
-import uuid
 from collections import Counter
 from datetime import timedelta
 from functools import cache
@@ -31,6 +30,7 @@ from tests.support.building import VIEWS, built, in_order, load_messages, record
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import events, offset, this_hour
+from tests.support.stack import own_keyspaces
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
 HOUR = {"bucket_size": "Hour", "first_time_bucket": "20261121T06:00"}
@@ -90,15 +90,8 @@ def has_event(row):
 @pytest.fixture
 def together(stack):
     """Return load(cases), which loads several cases into one journal and returns its keyspace."""
-    made = []
-
-    def load(cases):
-        made.append(f"t_{uuid.uuid4().hex[:12]}")
-        return load_together(stack.session, made[-1], cases)
-
-    yield load
-    for name in made:
-        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    with own_keyspaces(stack.session) as create:
+        yield lambda cases: load_together(stack.session, create(), cases)
 
 
 def test_rebuild_plugins_view_keeps_its_numbers(stack, together, settings, spark):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -35,6 +34,7 @@ from tests.support.delivery import (
 from tests.support.erasing import erased
 from tests.support.errors import raises
 from tests.support.events import Journal, event, this_hour
+from tests.support.stack import own_keyspaces
 from tests.support.topics import Crashed, crashing
 
 BEGIN = this_hour() - timedelta(hours=20)
@@ -45,9 +45,9 @@ IDS = ("a", "b")
 class World:
     """The journal, its ledger in a keyspace of its own, and the numbers written until now."""
 
-    def __init__(self, stack: Any, journal: Journal, settings: Any, spark: Any) -> None:
+    def __init__(self, stack: Any, journal: Journal, ledger: str, settings: Any, spark: Any) -> None:
         self.session, self.journal, self.spark = stack.session, journal, spark
-        self.ledger = f"t_{uuid4().hex[:12]}"
+        self.ledger = ledger
         self.settings = settings(
             journal.keyspace,
             tags=["t"],
@@ -100,9 +100,8 @@ def world(
     stack: Any, module_journal: Callable[[], Journal], module_settings: Any, spark: Any
 ) -> Iterator[World]:
     """Yield the pipeline of this module."""
-    made = World(stack, module_journal(), module_settings, spark)
-    yield made
-    stack.session.execute(f"DROP KEYSPACE {made.ledger}", timeout=60)
+    with own_keyspaces(stack.session) as create:
+        yield World(stack, module_journal(), create(), module_settings, spark)
 
 
 def test_close_with_foreign_deletion_stays_sealed(world):

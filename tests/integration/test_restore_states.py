@@ -25,15 +25,15 @@ from tests.support.building import built
 from tests.support.delivery import as_row, clickhouse_rows, deliver, only, tagmill, verdicts
 from tests.support.errors import raises
 from tests.support.events import event, this_hour
+from tests.support.stack import own_keyspaces
 from tests.support.topics import OWNER, Shop, checked_verdict, made
 
 
 @pytest.fixture
 def ledger(stack) -> Iterator[str]:
     """Yield the name of a ledger keyspace, which is dropped after the test."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    yield name
-    stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
+    with own_keyspaces(stack.session) as create:
+        yield create()
 
 
 class Source:

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill.config.settings import Settings
-from tests.support.stack import Stack
+from tests.support.stack import Stack, own_keyspaces
 
 BEGIN = 1_790_000_000_000  # first timestamp of a topic, in milliseconds since 1970
 
@@ -231,7 +231,7 @@ class KafkaJournal:
     stack: Stack
     port: int
     folder: Path
-    name: str = field(default_factory=lambda: f"j_{uuid.uuid4().hex[:10]}")
+    name: str
     ledger: str = "tagmill_test"
 
     @property
@@ -290,9 +290,6 @@ class KafkaJournal:
     def seq_nrs(self, key: str) -> list[int]:
         return [row["seq_nr"] for row in self.rows() if row["id"] == key]
 
-    def drop(self) -> None:
-        self.stack.session.execute(f"DROP KEYSPACE IF EXISTS {self.name}")
-
 
 def moment(milliseconds: int) -> datetime:
     """Return the moment as the Cassandra driver does: a datetime in UTC without a time zone."""
@@ -301,12 +298,5 @@ def moment(milliseconds: int) -> datetime:
 
 def made(stack: Stack, port: int, folder: Path) -> Iterator[Any]:
     """Yield a function that makes journals, and drop these at the end."""
-    journals: list[KafkaJournal] = []
-
-    def make() -> KafkaJournal:
-        journals.append(KafkaJournal(stack, port, folder))
-        return journals[-1]
-
-    yield make
-    for one in journals:
-        one.drop()
+    with own_keyspaces(stack.session) as create:
+        yield lambda: KafkaJournal(stack, port, folder, create())

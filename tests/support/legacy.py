@@ -34,15 +34,11 @@ CREATE TABLE {0}.snapshots (
 """
 
 
-def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -> None:
-    """Create the keyspace with its tables and `views` views, and write the events of the fixture.
+def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -> str:
+    """Create the tables of a keyspace and `views` views, write the events of the fixture, and return the keyspace.
 
     One further persistence id, 'deleted', has only deleted events.
     """
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
-        f"'replication_factor': '1'}}"
-    )
     session.execute(MESSAGES.format(keyspace, META if meta else ""))
     session.execute(SNAPSHOTS.format(keyspace))
     for number in range(1, views + 1):
@@ -61,6 +57,7 @@ def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -
     session.execute(
         f"INSERT INTO {keyspace}.messages (persistence_id, partition_nr, used) VALUES ('deleted', 0, true)"
     )
+    return keyspace
 
 
 def schema(session: Any, keyspace: str) -> str:

@@ -5,11 +5,12 @@ however the session ends.
 import os
 import random
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import clickhouse_connect
 import psutil
@@ -29,6 +30,13 @@ CASSANDRA_FLAGS = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dcassandra.unsafesystem=true",
     "-Dcassandra.test.flush_local_schema_changes=false",
 )  # fmt: skip
+# Each table that is dropped ends a segment of the commit log; a compressed one isn't filled with zeros first.
+CASSANDRA_SETTINGS = """\
+commitlog_compression:
+  - class_name: LZ4Compressor
+"""
+# The ledger of most tests.
+LEDGER = "tagmill_test"
 # Spark reads a table in at least one task per range; with few rows, more tasks only cost time.
 CASSANDRA_TOKENS = 2
 
@@ -64,6 +72,32 @@ def _end_below(folder: Path) -> None:
         with suppress(psutil.Error, OSError):
             if process.environ().get(MARKER, "").startswith(f"{folder}/"):
                 process.kill()
+
+
+def create_keyspace(session: Session, name: str) -> None:
+    """Create an empty keyspace whose rows are in no commit log.
+
+    Dropping a table flushes all tables that the log has rows of, which took longer than most tests.
+    """
+    session.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        " AND durable_writes = false"
+    )
+
+
+@contextmanager
+def own_keyspaces(session: Session) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates an empty keyspace and returns its name; drop those that it made at the end."""
+    made: list[str] = []
+
+    def create() -> str:
+        made.append(f"t_{uuid4().hex[:12]}")
+        create_keyspace(session, made[-1])
+        return made[-1]
+
+    yield create
+    for name in made:
+        session.execute(f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
 
 
 @dataclass
