@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -115,8 +116,8 @@ class Stack:
 
     def rows(self, query: str, parameters: dict[str, Any] | None = None) -> Sequence[Sequence[Any]]:
         """Return the rows of one ClickHouse query."""
-        client = self.client()
-        try:
-            return client.query(query, parameters=parameters).result_rows  # type: ignore[no-any-return]
-        finally:
-            client.close()
+        return self._reader.query(query, parameters=parameters).result_rows  # type: ignore[no-any-return]
+
+    @cached_property
+    def _reader(self) -> Any:
+        return self.client(autogenerate_session_id=False)
