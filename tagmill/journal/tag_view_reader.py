@@ -245,6 +245,15 @@ class Views:
         )
         return ((rows[0].rows, rows[0].ttl) for rows in results)
 
+    def existing(self, tag: str, timebuckets: Sequence[int]) -> set[int]:
+        """Return those of some partitions of a tag that have rows, found by one query."""
+        rows = self.cassandra.execute(
+            f"SELECT DISTINCT tag_name, timebucket FROM {self.view} WHERE tag_name = ? AND timebucket IN ?",
+            tag,
+            list(timebuckets),
+        )
+        return {row.timebucket for row in rows}
+
     def count_whole(self, tag: str, timebuckets: Sequence[int]) -> dict[int, int]:
         """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts
         BUCKETS_COUNTED.

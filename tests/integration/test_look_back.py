@@ -11,6 +11,7 @@ from tagmill.delivery.tag_views.give_up import GiveUp
 from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
+from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.hour_counts import hour_counts
 from tagmill.ledger.runs import Ledger
@@ -103,6 +104,27 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
         1,
         1,
     ]
+
+
+def test_absent_buckets_are_not_counted_one_by_one(journal, settings, spark, monkeypatch):
+    """Look back on ten days of which two hours have rows, which the run has noted: none is counted, and all are noted."""
+    written, now = journal(), this_hour()
+    made = made_with(settings, written, 10)
+    written.view(events("early", range(1, 4), now - 5 * DAY) + events("late", range(1, 4), now - 2 * HOUR))
+    deliver(made, only(made), spark)
+    with_rows = {row["timebucket"] for row in written.rows()}
+    counted = set[int]()
+    whole = Views.count
+
+    def count(self, parts):
+        taken = list(parts)
+        counted.update(bucket for _, bucket, *_ in taken)
+        return whole(self, taken)
+
+    monkeypatch.setattr(Views, "count", count)
+    settled(made)
+    assert len(with_rows) == 2 and min(counted) > max(with_rows)
+    assert len(hour_rows(made)) >= 7 * 24 - 2
 
 
 @pytest.mark.long

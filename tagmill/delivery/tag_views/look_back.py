@@ -131,18 +131,19 @@ class LookBack:
         return counted
 
     def _sizes(self, tag: str, parts: Sequence[Slice]) -> Iterator[int]:
-        """Return the row counts of slices, in their order; many whole minutes are counted in one query."""
-        whole = (
-            [part.timebucket for part in parts if part.whole]
-            if self.pipeline.bucket_size == BucketSize.MINUTE
-            else []
-        )
-        of_whole = self.views.count_whole(tag, whole)
-        singly = [part for part in parts if part.timebucket not in of_whole]
+        """Return the row counts of slices, in their order.
+
+        Many whole minutes are counted in one query. Of larger buckets, one query finds those that exist: a tag has none
+        in most of the hours that its first run looks back on.
+        """
+        if self.pipeline.bucket_size == BucketSize.MINUTE:
+            known = self.views.count_whole(tag, [part.timebucket for part in parts if part.whole])
+        else:
+            buckets = {part.timebucket for part in parts}
+            known = dict.fromkeys(buckets - self.views.existing(tag, sorted(buckets)), 0)
+        singly = [part for part in parts if part.timebucket not in known]
         others = self.views.count((tag, part.timebucket, part.after, part.until) for part in singly)
-        return (
-            of_whole[part.timebucket] if part.timebucket in of_whole else next(others)[0] for part in parts
-        )
+        return (known[part.timebucket] if part.timebucket in known else next(others)[0] for part in parts)
 
     def _slices(self, tag: str, begin: int) -> list[Slice]:
         size = self.pipeline.bucket_size
