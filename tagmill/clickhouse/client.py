@@ -5,7 +5,6 @@ All requests go over HTTP. The insert checks and inserts in one statement on the
 freezes can't double a batch.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ class ClickHouse:
         shown = str(settings.tls_certificate_file) if self._pool else None
         with ExitStack() as failed, self._tls_explained(), self.explained("can't be reached"):
             failed.callback(self._end_pool)
-            self.client: Client = _idle_client(settings) or clickhouse_connect.get_client(
+            self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
                 port=settings.port,
                 database=settings.database,
@@ -141,12 +140,9 @@ class ClickHouse:
         self.close()
 
     def close(self) -> None:
-        """End the use of the client, and the connections that are its own: those with TLS."""
-        if self.settings.tls:
-            self.client.close()
-            self._end_pool()
-        else:
-            _idle.append((self.settings, self.client))
+        """End the connections to the server."""
+        self.client.close()
+        self._end_pool()
 
     def _end_pool(self) -> None:
         """End the connections that show a client certificate; the driver only ends its own."""
@@ -516,24 +512,6 @@ class ClickHouse:
             raise StoreUnavailable(f"{self.where} {action}: {_brief(error)}. {AGAIN}") from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {action}: {_brief(error)}") from None
-
-
-# Clients in no use, with their settings: a new one reads all settings of the server, which takes longer than most
-# queries. Connections without TLS are the driver's, not a client's.
-_idle: deque[tuple[ClickHouseSettings, Client]] = deque(maxlen=8)
-
-
-def _idle_client(settings: ClickHouseSettings) -> Client | None:
-    """Return a client in no use that has these settings, if the server answers it and is of the same version."""
-    for _ in range(len(_idle)):
-        try:
-            known, client = _idle.popleft()
-        except IndexError:  # another thread has taken it
-            break
-        if known == settings:
-            return client if client.command("SELECT version()") == client.server_version else None
-        _idle.append((known, client))
-    return None
 
 
 def _own_pool(settings: ClickHouseSettings) -> PoolManager | None:

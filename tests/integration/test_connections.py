@@ -1,22 +1,17 @@
 """Connections that are kept, and small writes that are sent together."""
 
-from itertools import count
 from uuid import UUID
 
 import pytest
 from cassandra.cluster import Cluster
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.clickhouse.client import ClickHouse
-from tagmill.config.settings import CassandraSettings, ClickHouseSettings
+from tagmill.config.settings import CassandraSettings
 from tagmill.domain.continuity.model import Progress
 from tagmill.domain.timeuuid import ticks
-from tagmill.errors import LoginRefused, StoreUnavailable
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
-from tests.support import faulty_clickhouse
 from tests.support.delivery import only
-from tests.support.stack import free_port
 
 
 @pytest.fixture
@@ -57,67 +52,6 @@ def test_connection_taken_over_knows_new_tables(own, stack, place):
         assert "v" in after.tables(place)["new"].columns
         stack.session.execute(f"DROP TABLE {place}.new")
         assert "new" not in after.tables(place)
-
-
-TIMEOUTS = count(1000)
-
-
-@pytest.fixture
-def destination(stack):
-    """Settings of ClickHouse that no other test has; none of the server's answers is a fault."""
-    faulty_clickhouse.reset(stack.clickhouse.port)
-    return ClickHouseSettings(port=stack.clickhouse.port, request_timeout_seconds=next(TIMEOUTS))
-
-
-def asked_for_settings(stack) -> int:
-    """Return how often the server was asked for all its settings."""
-    return sum("system.settings" in sql for sql, *_ in faulty_clickhouse.log(stack.clickhouse.port))
-
-
-def test_clickhouse_client_given_back_is_taken_over(destination, stack):
-    """The next one with the same settings asks for no settings again; one in use is not shared."""
-    with ClickHouse(destination) as first, ClickHouse(destination) as beside:
-        assert beside.client is not first.client
-    assert asked_for_settings(stack) == 2
-    with ClickHouse(destination) as second:
-        assert second.rows("SELECT 1") == [(1,)]
-    assert asked_for_settings(stack) == 2
-    with ClickHouse(destination.model_copy(update={"request_timeout_seconds": next(TIMEOUTS)})):
-        assert asked_for_settings(stack) == 3
-
-
-def test_clickhouse_client_of_another_version_is_not_taken_over(destination, stack):
-    with ClickHouse(destination) as first:
-        first.client.server_version = "1.1"
-    with ClickHouse(destination) as second:
-        assert second.client.server_version != "1.1"
-    assert asked_for_settings(stack) == 2
-
-
-@pytest.mark.parametrize(("code", "error"), [(516, LoginRefused), (241, StoreUnavailable)])
-def test_clickhouse_client_taken_over_is_refused_as_a_new_one(destination, stack, code, error):
-    """A login that was changed, and a server that is too busy, are noticed when a client is opened."""
-    with ClickHouse(destination):
-        pass
-    faulty_clickhouse.order(stack.clickhouse.port, "error_before", code=code, match="SELECT version()")
-    with pytest.raises(error):
-        ClickHouse(destination)
-
-
-def test_clickhouse_client_of_a_server_that_ended(tmp_path):
-    """A server that ended while a client was idle can't be reached, as for a new client."""
-    from local.clickhouse import ClickHouse as Server
-
-    server = Server(tmp_path / "clickhouse", free_port())
-    destination = ClickHouseSettings(port=server.port)
-    server.start()
-    try:
-        with ClickHouse(destination):
-            pass
-    finally:
-        server.stop()
-    with pytest.raises(StoreUnavailable, match="can't be reached"):
-        ClickHouse(destination)
 
 
 def test_schema_is_the_driver_s(own, stack, place):
