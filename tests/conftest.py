@@ -52,31 +52,13 @@ def stack() -> Iterator[Any]:
     """Start Cassandra (1 GB heap) and ClickHouse (which injects faults on demand) once per session; stop them
     at its end.
     """
-    from local.cassandra import Cassandra
     from local.clickhouse import ClickHouse
     from local.cql import session
     from local.guard import Guard
-    from tests.support.stack import (
-        CASSANDRA_FLAGS,
-        CASSANDRA_SETTINGS,
-        CASSANDRA_TOKENS,
-        JARS,
-        LEDGER,
-        Stack,
-        create_keyspace,
-        free_port,
-        session_home,
-    )
+    from tests.support.stack import LEDGER, Stack, create_keyspace, free_port, node, session_home
 
     home = session_home()
-    cassandra = Cassandra(
-        home / "cassandra",
-        free_port(beside=10000),
-        JARS,
-        flags=CASSANDRA_FLAGS,
-        tokens=CASSANDRA_TOKENS,
-        settings=CASSANDRA_SETTINGS,
-    )
+    cassandra = node(home / "cassandra")
     clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
     guard = Guard([cassandra, clickhouse])
     try:

@@ -2,12 +2,10 @@
 and what to do.
 """
 
-import uuid
 from datetime import timedelta
 
 import pytest
 
-from local.cassandra import Cassandra as CassandraServer
 from local.clickhouse import ClickHouse as ClickHouseServer
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.errors import DestinationDiffers
@@ -15,7 +13,7 @@ from tagmill.ledger import schema
 from tests.support.delivery import only, tagmill
 from tests.support.errors import raises
 from tests.support.events import event, events, this_hour
-from tests.support.stack import JARS, free_port
+from tests.support.stack import free_port, node
 
 BEGIN = this_hour() - timedelta(hours=1)
 HOUR = {"bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
@@ -211,9 +209,7 @@ def test_datacenter_wrong_names_setting(command, journal):
 
 def test_cassandra_wrong_credentials_are_not_outage(stack, command, monkeypatch):
     """Report wrong credentials with exit status 2, unlike an outage, and never print the password."""
-    server = CassandraServer(
-        stack.home / "cassandra-with-logins", free_port(beside=10000), JARS, heap="512m", passwords=True
-    )
+    server = node(stack.home / "cassandra-with-logins", heap="512m", passwords=True)
     server.start()
     try:
         sections = {"cassandra": {"port": server.port}}
@@ -342,34 +338,25 @@ class TestStrangeButSound:
         )
 
 
-def test_view_other_columns_stops_before_reading(stack, settings, spark):
+def test_view_other_columns_stops_before_reading(stack, settings, spark, place):
     """Stop before reading a view with a wrong or missing column, and name each with the required type."""
     from tests.integration.test_stops import stopped
 
-    keyspace = f"t_{uuid.uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE TABLE {place}.messages (persistence_id text PRIMARY KEY)")
     stack.session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', "
-        f"'replication_factor': 1}}"
+        f"CREATE TABLE {place}.tag_views (tag_name text, timebucket bigint, timestamp timeuuid, "
+        "persistence_id text, "
+        "tag_pid_sequence_nr bigint, sequence_nr int, writer_uuid text, ser_id int, ser_manifest "
+        "text, event_manifest text, "
+        "event blob, PRIMARY KEY ((tag_name, timebucket), timestamp))"
     )
-    try:
-        stack.session.execute(f"CREATE TABLE {keyspace}.messages (persistence_id text PRIMARY KEY)")
-        stack.session.execute(
-            f"CREATE TABLE {keyspace}.tag_views (tag_name text, timebucket bigint, timestamp timeuuid, "
-            "persistence_id text, "
-            "tag_pid_sequence_nr bigint, sequence_nr int, writer_uuid text, ser_id int, ser_manifest "
-            "text, event_manifest text, "
-            "event blob, PRIMARY KEY ((tag_name, timebucket), timestamp))"
-        )
-        record = event("a", 1, BEGIN)
-        stack.session.execute(
-            f"INSERT INTO {keyspace}.tag_views (tag_name, timebucket, timestamp, event) VALUES (%s, %s, "
-            "%s, %s)",
-            tuple(record[name] for name in ("tag_name", "timebucket", "timestamp", "event")),
-        )
-        text = stopped(settings(keyspace, tags=["t"], **HOUR), spark)
-        assert (
-            "column sequence_nr is int, bigint is required" in text
-            and "column meta is missing, blob is required" in text
-        )
-    finally:
-        stack.session.execute(f"DROP KEYSPACE {keyspace}")
+    record = event("a", 1, BEGIN)
+    stack.session.execute(
+        f"INSERT INTO {place}.tag_views (tag_name, timebucket, timestamp, event) VALUES (%s, %s, %s, %s)",
+        tuple(record[name] for name in ("tag_name", "timebucket", "timestamp", "event")),
+    )
+    text = stopped(settings(place, tags=["t"], **HOUR), spark)
+    assert (
+        "column sequence_nr is int, bigint is required" in text
+        and "column meta is missing, blob is required" in text
+    )

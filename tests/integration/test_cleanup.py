@@ -3,7 +3,6 @@ afterwards.
 """
 
 import json
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -160,7 +159,7 @@ def test_a_young_partition_is_no_candidate(view):
     assert (done["buckets"], done["refused"]) == (0, [])
 
 
-def test_cleanup_partition_unread_by_others_stays(view, stack):
+def test_cleanup_partition_unread_by_others_stays(view, stack, place):
     """Keep partitions while other readers are not stated, or one has not read them by its fixed time or
     offset store.
     """
@@ -173,23 +172,19 @@ def test_cleanup_partition_unread_by_others_stays(view, stack):
     assert reasons(view.dry(other_readers=[fixed])) == {("t", "reader_behind"): 3}
 
     # Create the table that a Pekko Projection creates.
-    store = f"t_{uuid.uuid4().hex[:12]}"
     stack.session.execute(
-        f"CREATE KEYSPACE {store} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
-    stack.session.execute(
-        f"CREATE TABLE {store}.offset_store (projection_name text, partition int, projection_key text, "
+        f"CREATE TABLE {place}.offset_store (projection_name text, partition int, projection_key text, "
         "offset text, manifest text,"
         " last_updated timestamp, PRIMARY KEY ((projection_name, partition), projection_key))"
     )
     reader = OtherReader.model_validate(
-        {"name": "search", "offset_store": {"keyspace": store, "projection_name": "Search"}}
+        {"name": "search", "offset_store": {"keyspace": place, "projection_name": "Search"}}
     )
     done = view.dry(other_readers=[reader])
     assert reasons(done) == {("t", "reader_behind"): 6, ("u", "reader_behind"): 6}
     assert "it has no offset yet" in done["refused"][0]["text"]
     insert = (
-        f"INSERT INTO {store}.offset_store (projection_name, partition, projection_key, offset, "
+        f"INSERT INTO {place}.offset_store (projection_name, partition, projection_key, offset, "
         "manifest) VALUES (%s, %s, %s, %s, %s)"
     )
     stack.session.execute(insert, ("Search", 1, "t", str(offset(BEGIN + 5 * HOUR)), "TBU"))
@@ -197,7 +192,6 @@ def test_cleanup_partition_unread_by_others_stays(view, stack):
     done = view.dry(other_readers=[reader])
     assert reasons(done) == {("t", "reader_behind"): 2, ("u", "reader_behind"): 6} and done["buckets"] == 4
     assert "is no TimeUUID (manifest 'SEQ')" in done["refused"][1]["text"]
-    stack.session.execute(f"DROP KEYSPACE {store}")
 
 
 def test_what_runs_may_read_again_stays(view):

@@ -13,6 +13,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
 from tagmill.errors import FenceRaised
 from tagmill.ledger.fenced_record import FencedRecord
+from tests.support.stack import create_keyspace
 
 KEYSPACE = "t_fenced_record"
 FIRST = {"state": "OPEN", "file": "none"}
@@ -41,8 +42,7 @@ class AnswersLost(Cassandra):
 @pytest.fixture(scope="module")
 def configured(stack: Any) -> Iterator[CassandraSettings]:
     """Yield settings of Cassandra with a keyspace that has the table of this module."""
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-    stack.session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {replication}")
+    create_keyspace(stack.session, KEYSPACE)
     stack.session.execute(
         f"CREATE TABLE {KEYSPACE}.works (name text PRIMARY KEY, fence int, attempt uuid, owner text,"
         " state text, file text)"

@@ -29,7 +29,7 @@ from tests.support.delivery import as_row, clickhouse_rows, only, tagmill
 from tests.support.kafka import Topic, create
 from tests.support.protobuf import descriptors, wide_message
 from tests.support.secure_cassandra import SecureCassandra
-from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, free_port
+from tests.support.stack import node
 
 CASE = "partition-boundary"
 Run = Callable[..., tuple[int, str, str]]
@@ -165,15 +165,7 @@ def superuser(port: int, authority: Path) -> Session:
 def secured(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Start a Cassandra with passwords and TLS, with the role `worker`."""
     authority = Authority(tmp_path_factory.mktemp("authority"))
-    server = SecureCassandra(
-        stack.home / "cassandra-secured",
-        free_port(beside=10000),
-        JARS,
-        heap="512m",
-        passwords=True,
-        flags=CASSANDRA_FLAGS,
-        tokens=CASSANDRA_TOKENS,
-    )
+    server = node(stack.home / "cassandra-secured", SecureCassandra, heap="512m", passwords=True)
     server.certificate = authority.issue("127.0.0.1", "localhost")
     with ExitStack() as at_the_end:
         at_the_end.callback(server.stop)

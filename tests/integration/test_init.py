@@ -18,9 +18,9 @@ from tagmill.spark import session as sparksession
 from tests.support.building import recorded
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, only, stored, tagmill
 from tests.support.kafka import Topic, create
+from tests.support.stack import LEDGER
 
 CASE = "minute-buckets"
-LEDGER = "tagmill_test"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.support.building import recorded, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import SECOND, offset
-from tests.support.stack import own_keyspaces
+from tests.support.stack import create_keyspace, own_keyspaces
 
 CASE = legacy.CASE
 ROWS = 3 * 410
@@ -207,10 +207,7 @@ def test_migrate_finds_snapshot_keyspace(stack, old_journal, settings, spark):
     stack.session.execute(f"DROP TABLE {journal}.snapshots")
     assert "there is no table snapshots" in migrated(configured, spark, "columns", dry_run=True).message
     beside = f"{journal}_snapshot"
-    stack.session.execute(
-        f"CREATE KEYSPACE {beside} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': "
-        f"'1'}}"
-    )
+    create_keyspace(stack.session, beside)
     try:
         stack.session.execute(legacy.SNAPSHOTS.format(beside))
         done = migrated(configured, spark, "columns")

@@ -14,7 +14,6 @@ from cassandra.cluster import Cluster, NoHostAvailable, Session
 from pydantic import SecretStr
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from local.cassandra import Cassandra as CassandraServer
 from local.fixtures import WITHOUT_VIEWS, load_case
 from tagmill.config.settings import Settings
 from tagmill.ledger import schema
@@ -22,7 +21,7 @@ from tagmill.spark import session as sparksession
 from tests.conftest import SettingsFactory
 from tests.support.building import recorded, rows
 from tests.support.delivery import as_row, clickhouse_rows, only, state, tagmill
-from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, Stack, free_port
+from tests.support.stack import Stack, node
 
 CASE, WORKER, PASSWORD = "partition-boundary", "worker", "sesame-4711"
 
@@ -64,20 +63,11 @@ def superuser(port: int) -> Session:
 @pytest.fixture(scope="module")
 def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Start a Cassandra with passwords and the role `worker`."""
-    port = free_port(beside=10000)
-    server = CassandraServer(
-        stack.home / "cassandra-with-rights",
-        port,
-        JARS,
-        heap="512m",
-        passwords=True,
-        flags=CASSANDRA_FLAGS,
-        tokens=CASSANDRA_TOKENS,
-    )
+    server = node(stack.home / "cassandra-with-rights", heap="512m", passwords=True)
     with ExitStack() as at_the_end:
         at_the_end.callback(server.stop)
         server.start()
-        session = superuser(port)
+        session = superuser(server.port)
         at_the_end.callback(session.cluster.shutdown)
         session.execute(f"CREATE ROLE {WORKER} WITH PASSWORD = '{PASSWORD}' AND LOGIN = true")
         own = Stack(stack.home, server, stack.clickhouse, session)

@@ -2,7 +2,6 @@
 ages.
 """
 
-import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -35,19 +34,14 @@ LEDGER = ("progress", "view_progress", "audited_buckets", "cleaned_buckets", "de
 
 
 @pytest.fixture
-def renamed(stack):
-    """Yield the tables of an empty journal, under names that differ from the plugin's where they can be
+def renamed(stack, place):
+    """Return the tables of an empty journal, under names that differ from the plugin's where they can be
     configured.
     """
-    tables = JournalTables(f"t_{uuid.uuid4().hex[:12]}", **NAMES)
-    stack.session.execute(
-        f"CREATE KEYSPACE {tables.keyspace} WITH replication = {{'class': 'SimpleStrategy', "
-        f"'replication_factor': 1}}"
-    )
+    tables = JournalTables(place, **NAMES)
     for statement in schema.journal_tables(tables).values():
         stack.session.execute(statement)
-    yield tables
-    stack.session.execute(f"DROP KEYSPACE {tables.keyspace}")
+    return tables
 
 
 @pytest.mark.long

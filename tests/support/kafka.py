@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill.config.settings import Settings
-from tests.support.stack import Stack, own_keyspaces
+from tests.support.stack import LEDGER, Stack, own_keyspaces
 
 BEGIN = 1_790_000_000_000  # first timestamp of a topic, in milliseconds since 1970
 
@@ -232,7 +232,7 @@ class KafkaJournal:
     port: int
     folder: Path
     name: str
-    ledger: str = "tagmill_test"
+    ledger: str = LEDGER
 
     @property
     def file(self) -> Path:

@@ -22,7 +22,7 @@ from local.tls import ServerTls
 from tagmill.config.kafka import KafkaSettings
 from tagmill.kafka.client import Kafka as KafkaClient
 from tests.support.certificates import Authority
-from tests.support.stack import CASSANDRA_FLAGS, CASSANDRA_TOKENS, JARS, KAFKA_JARS, free_port, session_home
+from tests.support.stack import KAFKA_JARS, free_port, node, session_home
 
 STORES = ("cassandra", "clickhouse", "kafka")
 TAGMILL = Path(sys.executable).with_name("tagmill")
@@ -65,14 +65,7 @@ def secured() -> Iterator[Secured]:
     servers = Secured(
         home,
         authority,
-        Cassandra(
-            home / "cassandra",
-            free_port(beside=10000),
-            JARS,
-            flags=CASSANDRA_FLAGS,
-            tokens=CASSANDRA_TOKENS,
-            tls=tls,
-        ),
+        node(home / "cassandra", tls=tls),
         ClickHouse(home / "clickhouse", free_port(), password=uuid.uuid4().hex, tls=tls),
         Kafka(home / "kafka", free_port(beside=10000), KAFKA_JARS, heap="256m", tls=tls),
     )

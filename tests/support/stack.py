@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import clickhouse_connect
@@ -41,7 +41,7 @@ LEDGER = "tagmill_test"
 # Spark reads a table in at least one task per range; with few rows, more tasks only cost time.
 CASSANDRA_TOKENS = 2
 
-
+NodeT = TypeVar("NodeT", bound=Cassandra)
 _given: set[int] = set()
 
 
@@ -54,6 +54,19 @@ def free_port(beside: int = 0) -> int:
         if port not in _given and port_is_free(port) and (not beside or port_is_free(port + beside)):
             _given.add(port)
             return port
+
+
+def node(home: Path, kind: type[NodeT] = Cassandra, **options: Any) -> NodeT:
+    """Return a node of Cassandra for tests, not started; `options` as local.cassandra.Cassandra takes them."""
+    return kind(
+        home,
+        free_port(beside=10000),
+        JARS,
+        flags=CASSANDRA_FLAGS,
+        tokens=CASSANDRA_TOKENS,
+        settings=CASSANDRA_SETTINGS,
+        **options,
+    )
 
 
 def session_home() -> Path:

@@ -17,6 +17,7 @@ from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS, toml_value
 from tests.support.delivery import without_moment
 from tests.support.kafka import Topic, create
+from tests.support.stack import LEDGER
 
 OWNER = "o"
 
@@ -39,7 +40,7 @@ class Shop:
         self.file = folder / f"{self.name}.toml"
         self.topic = Topic(kafka.port, self.name)
         self.keys: dict[str, Any] = {}
-        self.ledger = "tagmill_test"
+        self.ledger = LEDGER
 
     def configure(self, **keys: Any) -> Settings:
         """Write the configuration with these keys added to earlier ones, and return its Settings."""
@@ -154,7 +155,7 @@ def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[
     def make(
         partitions: int = 1,
         config: Mapping[str, str] | None = None,
-        ledger: str = "tagmill_test",
+        ledger: str = LEDGER,
         **keys: Any,
     ) -> Shop:
         one = Shop(stack, kafka, spark, folder)
