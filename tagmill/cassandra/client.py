@@ -486,6 +486,16 @@ def contact(settings: CassandraSettings) -> Contact:
         cluster.shutdown()
 
 
+class _Cluster(Cluster):  # type: ignore[misc]
+    def signal_connection_failure(self, host: Any, *args: Any, **options: Any) -> bool:
+        """Return whether the host is down now, so that only then a pool that lost its connection gives up.
+
+        The driver's own answer is yes even if it leaves the host up, since another session has a connection to it; the
+        pool then stays shut down (scylladb/python-driver issue 1027).
+        """
+        return super().signal_connection_failure(host, *args, **options) and not host.is_up
+
+
 def _cluster(
     settings: CassandraSettings, policy: LoadBalancingPolicy, consistency: int, *, compression: bool
 ) -> Cluster:
@@ -497,7 +507,7 @@ def _cluster(
         row_factory=_named_rows,
     )
     try:
-        cluster = Cluster(
+        cluster = _Cluster(
             settings.hosts,
             port=settings.port,
             auth_provider=_auth(settings),

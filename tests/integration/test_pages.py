@@ -13,6 +13,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.paging import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_ranges
 from tagmill.config.settings import CassandraSettings
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+from tests.support.relay import relayed
 
 
 @pytest.fixture
@@ -105,6 +106,22 @@ def test_pages_rows_of_any_size_stay_bounded(stack, place, pages):
     small, large = found[2], [batch.num_rows for batch in found if batch.nbytes > 2 * PAGE_BYTES]
     assert small.num_rows > 1000
     assert len(large) < 4  # pages requested before the reader met large rows
+
+
+def test_pages_continue_after_their_connection_is_cut(stack, place):
+    stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, PRIMARY KEY (k, id))")
+    for number in range(300):
+        stack.session.execute(f"INSERT INTO {place}.t (k, id) VALUES (1, {number})")
+    with (
+        relayed(stack.cassandra.port) as relay,
+        Cassandra(CassandraSettings(port=relay.port)) as cassandra,
+        Pages(cassandra) as pages,
+    ):
+        for _ in range(3):
+            # The newest connection is that of the pages; the session of `cassandra` keeps its own.
+            relay.cut_newest()
+            found = pages.of(f"SELECT id FROM {place}.t WHERE k = ?", 1)
+            assert [number for batch in found for number in batch["id"].to_pylist()] == list(range(300))
 
 
 def test_token_ranges_cover_each_partition_once(stack, place, cassandra, pages):

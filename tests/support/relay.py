@@ -1,0 +1,57 @@
+"""A relay between a client and a server, whose connections a test cuts."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+from tests.support.stack import free_port
+
+
+class Relay:
+    """Passes connections to `port` on to the server at `target`, both on this machine."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.port = target, free_port()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._clients: list[socket.socket] = []
+        Thread(target=self._accept, daemon=True).start()
+
+    def cut_newest(self) -> None:
+        """Close the connection that was opened last."""
+        self._clients.pop().shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close all connections, and take no new ones."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        while self._clients:
+            with suppress(OSError):
+                self.cut_newest()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self._clients.append(client)
+                for source, sink in ((client, server), (server, client)):
+                    Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def relayed(target: int) -> Iterator[Relay]:
+    """Yield a relay to the server at port `target`."""
+    relay = Relay(target)
+    try:
+        yield relay
+    finally:
+        relay.close()
