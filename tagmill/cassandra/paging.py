@@ -155,7 +155,12 @@ class _Query:
         try:
             return self.asked.result()
         except PASSING:
-            return self.reader.cassandra.retried(lambda: self._ask().result())
+            return self.reader.cassandra.retried(self._smaller)
+
+    def _smaller(self) -> ResultSet:
+        """Return the page with fewer rows: those of the one requested may have been too large for a node."""
+        self.size = max(1, self.size // GROWTH)
+        return self._ask().result()
 
 
 _kept = dict[bool, tuple[Cassandra, Pages]]()
