@@ -22,13 +22,12 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from tagmill.arrow import fitting
 from tagmill.cassandra.client import Cassandra
-from tagmill.cassandra.encoding import LENGTH, Part, encoded, one
+from tagmill.cassandra.encoding import LENGTH, Numbers, Part, encoded, joined, one
 from tagmill.cassandra.write_limits import BESIDE_VALUES
 from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
-Numbers = npt.NDArray[np.int64]
 # Bytes of rows that are encoded at once.
 PIECE_BYTES = 4 * 1024 * 1024
 # A batch has at most the bytes of both together; a row above LARGE_ROW_BYTES is sent alone. Cassandra's own
@@ -156,9 +155,10 @@ class _Encoder:
         for name in self.kinds:
             given = self.given.get(name)
             found[name] = self._encoded(name, rows[name]) if given is None else [given]
-        offsets, content = _joined(
+        offsets, joined_rows = joined(
             [_head(self.statement), *(part for parts in found.values() for part in parts)]
         )
+        content = memoryview(joined_rows)
         keys = [found[name] for name in self.keys]
         if self.mixed > 1:
             cuts = cut_mixed(offsets, self.mixed)
@@ -226,22 +226,6 @@ def _head(statement: PreparedStatement) -> bytes:
     """
     identity: bytes = statement.query_id
     return pack(">BH", PREPARED, len(identity)) + identity + pack(">H", len(statement.column_metadata))
-
-
-def _joined(parts: Sequence[Part]) -> tuple[Numbers, memoryview]:
-    """Join the parts of each row; return the offsets (bytes) at which rows begin and the last one ends, and
-    the content.
-    """
-    together: list[Any] = []
-    for part in parts:
-        if isinstance(part, bytes) and together and isinstance(together[-1], bytes):
-            together[-1] += part
-        else:
-            together.append(part)
-    scalars = (pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in together)
-    rows = pc.binary_join_element_wise(*scalars, pa.scalar(b"", pa.binary()))
-    offsets = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1]
-    return offsets.astype(np.int64), memoryview(rows.buffers()[2])
 
 
 def cut_batches(offsets: Numbers, keys: Sequence[pa.Array]) -> Numbers:

@@ -1,9 +1,10 @@
 """A relay between a client and a server, whose connections a test cuts."""
 
+import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread
+from threading import Event, Thread
 
 from tests.support.stack import free_port
 
@@ -20,6 +21,25 @@ class Relay:
     def cut_newest(self) -> None:
         """Close the connection that was opened last."""
         self._clients.pop().shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def cutting(self, seconds: float) -> Iterator[None]:
+        """Cut one of the connections, chosen by chance, each so many seconds."""
+        ended, chance = Event(), random.Random(7)
+
+        def cut() -> None:
+            while not ended.wait(seconds):
+                with suppress(OSError, IndexError):
+                    self._clients.append(self._clients.pop(chance.randrange(len(self._clients))))
+                    self.cut_newest()
+
+        cutter = Thread(target=cut, daemon=True)
+        cutter.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            cutter.join()
 
     def close(self) -> None:
         """Close all connections, and take no new ones."""

@@ -45,9 +45,17 @@ CASES = {
     "date": (of("SimpleDateType"), pa.date32(), st.dates(date(1900, 1, 1))),
     "decimal": (of("DecimalType"), pa.decimal128(20, 3), st.decimals(-1000, 1000, places=3, allow_nan=False)),
     "list": (of("ListType(UTF8Type)"), pa.list_(pa.string()), st.lists(st.text(), max_size=3)),
+    "list with nulls": (of("ListType(UTF8Type)"), pa.list_(pa.string()), st.lists(st.none() | st.text(), max_size=3)),
+    "list of dates": (of("ListType(SimpleDateType)"), pa.list_(pa.date32()), st.lists(st.dates(date(1900, 1, 1)), max_size=3)),
+    "set": (of("SetType(Int32Type)"), pa.large_list(pa.int64()), st.lists(INT, max_size=3, unique=True)),
+    "set of blobs": (of("SetType(BytesType)"), pa.list_(pa.binary()), st.lists(st.binary(), max_size=3, unique=True)),
     "map": (
         of("MapType(UTF8Type, LongType)"), pa.map_(pa.string(), pa.int64()),
         st.dictionaries(st.text(), BIGINT, max_size=3).map(lambda one: list(one.items())),
+    ),
+    "map with nulls": (
+        of("MapType(UTF8Type, UTF8Type)"), pa.map_(pa.string(), pa.string()),
+        st.dictionaries(st.text(), st.none() | st.text(), max_size=3).map(lambda one: list(one.items())),
     ),
 }  # fmt: skip
 
