@@ -18,7 +18,8 @@ from tagmill.cassandra import uuids
 
 # A part of every row's bytes: the same bytes in all rows, or a binary array with each row's own.
 Part: TypeAlias = bytes | pa.Array
-Bytes, Numbers = npt.NDArray[np.uint8], npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 # Bytes of the length in front of a value.
 LENGTH = 4
 UNSET = (-2).to_bytes(LENGTH, "big", signed=True)

@@ -30,6 +30,7 @@ from tagmill.kafka_journal.staging import (
     FOLDED,
     KEY,
     PAYLOAD,
+    REPEATED,
     STAGED,
     STANDS,
     in_batches,
@@ -40,8 +41,6 @@ from tagmill.runs.parquet_files import write_file
 
 # Partitions that are read at once: each has a row group, and what its consumer has fetched, in memory.
 STREAMS_AT_ONCE = 4
-# Columns of STAGED and FOLDED whose values repeat.
-REPEATED = ("topic", "kind", "origin", "version")
 # Columns of STAGED that are folded and, of an append, that its rows of journal are made from; columns of its fold.
 OF_APPEND = [
     "kind",

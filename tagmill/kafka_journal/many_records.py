@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.cassandra.bulk_writer import Target
+from tagmill.cassandra.bulk_writer import Target as TargetTable
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME
@@ -23,6 +25,7 @@ from tagmill.kafka_journal.staging import (
     FOLDED,
     KEY,
     PAYLOAD,
+    REPEATED,
     STAGED,
     STANDS,
     in_batches,
@@ -32,6 +35,10 @@ from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.runs.parquet_files import BY_SPARK
 from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.cassandra_table import CassandraTable
+from tagmill.spark.task_files import FILES, Target
+
+# Ids of one segment that a query asks for.
+IDS_TOGETHER = 50
 
 
 class ManyRecords:
@@ -43,14 +50,20 @@ class ManyRecords:
 
     def stage(self, kafka: Kafka, ranges: Sequence[Range], decode: Decode) -> None:
         """See Records."""
-        decoded = RecordsByTasks(self.spark, kafka.settings, ranges).made(decode, STAGED)
-        self._write(decoded, self.piece.records_folder)
+        files, folder = self.piece.files, self.piece.records_folder
+        target = Target(files, f"{folder}/written", STAGED, REPEATED)
+        written = RecordsByTasks(self.spark, kafka.settings, ranges).made(
+            partial(_staged, target, decode), FILES
+        )
+        for name in target.names(written):
+            files.move(name, folder)
 
     def fold(self, segment_size: int) -> None:
         """See Records."""
         staged = self._staged()
         stands = entries(self.metajournal, staged)
-        self._write(folded(staged, stands, segment_size), self.piece.folds_folder)
+        made = folded(staged, stands, segment_size)
+        made.write.mode("overwrite").parquet(self.piece.files.url(self.piece.folds_folder))
 
     def write_delete_to(self, written_at: int) -> None:
         """See Records."""
@@ -63,8 +76,8 @@ class ManyRecords:
         files, folder, cassandra = self.piece.files, self.piece.events_folder, self.tables.cassandra
         made.write.mode("overwrite").options(**BY_SPARK).parquet(files.url(folder))
         parts = [Part(name) for name in files.parquet(folder)]
-        target = Target(self.tables.name, "journal", written_at)
-        load(lambda: self.spark, cassandra.settings, files, parts, target, own=cassandra)
+        to = TargetTable(self.tables.name, "journal", written_at)
+        load(lambda: self.spark, cassandra.settings, files, parts, to, own=cassandra)
 
     def write_entries(self, written_at: int) -> None:
         """See Records."""
@@ -75,11 +88,11 @@ class ManyRecords:
         """See Records."""
         folds = self._folds()
         moved = folds.where("moved").selectExpr(*STATE_KEY, *(f"{name} AS folded_{name}" for name in STATE))
-        stored = self.metajournal.rows_of(moved, STATE_KEY, *STATE, left=True, written="writetime(offset)")
+        stored = _entries(self.metajournal, moved, *STATE, left=True)
         is_as_folded = " AND ".join(f"{name} <=> folded_{name}" for name in STATE)
         purged = folds.where("purged AND (NOT moved OR segment <> old_segment)")
         purged = purged.selectExpr("topic", "old_segment AS segment", "id")
-        remaining = self.metajournal.rows_of(purged, STATE_KEY, "seq_nr", written="writetime(offset)")
+        remaining = _entries(self.metajournal, purged, "seq_nr")
         wrong = (
             stored.where(f"NOT ({is_as_folded})")
             .select("id", "written")
@@ -116,10 +129,6 @@ class ManyRecords:
             return self.spark.createDataFrame([], schema)
         return self.spark.read.schema(schema).parquet(self.piece.files.url(folder))
 
-    def _write(self, made: DataFrame, folder: str) -> None:
-        """Write rows to files; those of an earlier try are overwritten."""
-        made.write.mode("overwrite").parquet(self.piece.files.url(folder))
-
     def _append(self, made: DataFrame, written_at: int) -> None:
         """Write rows of metajournal, those of a partition together."""
         self.metajournal.append(made.sortWithinPartitions(*STATE_KEY), written_at)
@@ -132,10 +141,18 @@ def entries(metajournal: CassandraTable, staged: DataFrame) -> DataFrame:
     ids = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
     keys = ids.select(*KEY, F.posexplode(F.array("segment", "old_segment")).alias("is_old", "segment"))
     columns = [name for name in STANDS if name not in ("segment", "written")]
-    stored = metajournal.rows_of(keys, STATE_KEY, *columns, written="writetime(offset)")
+    stored = _entries(metajournal, keys, *columns)
     entry = F.struct(*(F.col(name).alias(alias) for name, alias in STANDS.items()))
     entries = stored.where("seq_nr IS NOT NULL").groupBy(*KEY).agg(F.min_by(entry, "is_old").alias("entry"))
     return entries.select(*KEY, "entry.*")
+
+
+def _entries(metajournal: CassandraTable, keys: DataFrame, *columns: str, left: bool = False) -> DataFrame:
+    """Return these columns of the entries of keys (STATE_KEY), those of a segment by few queries."""
+    together = keys.repartition("topic", "segment")
+    return metajournal.rows_of(
+        together, STATE_KEY, *columns, left=left, together=IDS_TOGETHER, written="writetime(offset)"
+    )
 
 
 def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
@@ -150,9 +167,24 @@ def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame
     return in_order.mapInArrow(partial(_fold, segment_size=segment_size), from_arrow_schema(FOLDED))
 
 
+def _staged(target: Target, decode: Decode, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return target.write_rows(decode(batches))
+
+
 def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
-    records = (row for batch in batches for row in batch.to_pylist())
+    records = (row for batch in batches for row in _records(batch))
     return in_batches(outcomes(records, segment_size), FOLDED)
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield the facts of records; the first of each id in the batch has the columns of its entry, too."""
+    is_first = np.ones(batch.num_rows, bool)
+    is_first[1:] = False
+    for name in KEY:
+        is_first[1:] |= pc.not_equal(batch[name][1:], batch[name][:-1]).to_numpy(zero_copy_only=False)
+    entries = iter(batch.select(list(STANDS.values())).filter(pa.array(is_first)).to_pylist())
+    for row, begins in zip(batch.select(FACTS).to_pylist(), is_first.tolist(), strict=True):
+        yield row | next(entries) if begins else row
 
 
 def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:

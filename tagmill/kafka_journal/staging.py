@@ -4,12 +4,14 @@ Both are Python over Arrow batches, in Spark's workers or in this process, not S
 stay as it was written, byte for byte, and the rules are those that a single id's query uses (docs/decisions/0019).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmill.cassandra.write_limits import BESIDE_CELL, LARGEST_NAME
 from tagmill.kafka.partitioner import layout_of
@@ -28,6 +30,10 @@ EVENT = pa.struct(
         "payload_bin": pa.binary(),
     }
 )  # fmt: skip
+# The columns of EVENT, and the attributes of an event that they hold.
+OF_EVENT = {
+    "seq_nr": "seq_nr", "tags": "tags", "payload_type": "payload_type", "payload_txt": "text", "payload_bin": "data",
+}  # fmt: skip
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
 # Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal
@@ -83,10 +89,23 @@ FOLDED = pa.schema(
         "expire_on": pa.date32(), "applied": pa.int64(), "overwritten": pa.int64(),
     }
 )  # fmt: skip
+# Columns of STAGED and FOLDED whose values repeat.
+REPEATED = ("topic", "kind", "origin", "version")
 # Columns of FOLDED that hold the entry afterwards.
 AFTERWARDS = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "expire_after_ms", "expire_on",
 )  # fmt: skip
+
+
+class Incoming(NamedTuple):
+    """A record as it came from Kafka; its timestamp is not read here."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 def decoded(
@@ -98,50 +117,76 @@ def decoded(
     row of Cassandra may have; why records are set apart.
     """
     for batch in batches:
-        records_of_batch = (
-            decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist()
-        )
-        yield pa.RecordBatch.from_pylist(list(records_of_batch), STAGED)
+        rows = [decode(record, partitions[record.topic], largest, apart) for record in _incoming(batch)]
+        columns = {name: batch[name] for name in ("topic", "partition", "offset", "timestamp")}
+        columns["events"] = _events([row.get("events") for row in rows])
+        for name in STAGED.names:
+            if name not in columns:
+                columns[name] = pa.array([row.get(name) for row in rows], STAGED.field(name).type)
+        yield pa.RecordBatch.from_pydict(columns, STAGED)
+
+
+def _incoming(batch: pa.RecordBatch) -> Iterator[Incoming]:
+    """Yield the records of a batch."""
+    names, values = (part.to_pylist() for part in batch["headers"].flatten().flatten())
+    pairs = zip(names, values, strict=True)
+    counts = pc.fill_null(pc.list_value_length(batch["headers"]), 0).to_pylist()
+    headers = (list(islice(pairs, count)) for count in counts)
+    columns = (batch[name].to_pylist() for name in ("topic", "partition", "offset", "key", "value"))
+    return map(Incoming, *columns, headers)
+
+
+def _events(of_rows: Sequence[Sequence[wire_format.Event] | None]) -> pa.Array:
+    """Return the events of each row as lists of EVENT; None: the record has none."""
+    flat = list(chain.from_iterable(filter(None, of_rows)))
+    parts = [
+        pa.array([getattr(event, name) for event in flat], EVENT.field(column).type)
+        for column, name in OF_EVENT.items()
+    ]
+    ends = np.cumsum([0, *(len(events or ()) for events in of_rows)])
+    absent = pa.array([events is None for events in of_rows])
+    events = pa.StructArray.from_arrays(parts, fields=list(EVENT))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), events, mask=absent)
 
 
 def decode(
-    row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING
+    record: Incoming, partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING
 ) -> dict[str, Any]:
-    """Decode one record into a row of STAGED; what can't be decoded becomes a row of kind broken.
+    """Decode one record into what STAGED has of it besides its place; what can't be decoded becomes a row of kind
+    broken.
 
-    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many
-    bytes a row may have; why records are set apart.
+    In: how many partitions the topic has; how many bytes a row may have; why records are set apart.
     """
-    place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
-    headers = row["headers"] or []
+    key, value, headers = record.key, record.value, record.headers
     try:
-        if reason := apart.get((row["topic"], row["partition"], row["offset"])):
+        if apart and (reason := apart.get((record.topic, record.partition, record.offset))):
             raise wire_format.Undecodable(reason)
         action = wire_format.decode_action(
-            next((one["value"] for one in headers if one["key"] == wire_format.ACTION), None)
+            next((content for name, content in headers if name == wire_format.ACTION), None)
         )
         if action is None:
-            return {**place, "kind": "none"}
-        if row["key"] is None:
+            return {"kind": "none"}
+        if key is None:
             raise wire_format.Undecodable("a journal record without a key")
-        if (size := len(row["key"])) > LONGEST_ID:
-            raise wire_format.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
-        layout = layout_of(row["key"], row["partition"], partitions)
+        if len(key) > LONGEST_ID:
+            raise wire_format.Undecodable(f"an id of {len(key)} bytes, more than Cassandra's keys hold")
         read = {
-            **place,
-            "layout": layout,
-            **_facts(row["key"].decode(), action),
-            **_content(action, row["value"], headers),
+            "layout": layout_of(key, record.partition, partitions),
+            **_facts(key.decode(), action),
+            **_content(action, value, headers),
         }
-        if (
-            _size(row["value"], *(part for one in headers for part in (one["key"], one["value"])))
-            > ALWAYS_FITS
-        ):
+        if _size(value, *chain.from_iterable(headers)) > ALWAYS_FITS:
             _must_fit(read, largest)
         return read
     except (wire_format.Undecodable, UnicodeDecodeError) as error:
-        raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}
-        return {**place, "kind": "broken", **raw}
+        raw = [{"key": name, "value": content} for name, content in headers]
+        return {
+            "kind": "broken",
+            "reason": str(error)[:1000],
+            "key": key,
+            "value": value,
+            "raw_headers": raw,
+        }
 
 
 def _must_fit(read: dict[str, Any], largest: int) -> None:
@@ -153,14 +198,14 @@ def _must_fit(read: dict[str, Any], largest: int) -> None:
         )
     shared = _size(read["id"], read["origin"], read["version"], read.get("metadata"))
     shared += sum(_size(*header) + BESIDE_CELL for header in headers)
-    for event in read.get("events") or [{"seq_nr": None, "tags": []}]:
-        of_event = "" if event["seq_nr"] is None else f"event {event['seq_nr']}: "
-        if any(_size(tag) > LARGEST_NAME for tag in event["tags"]):
+    for event in read.get("events", [None]):
+        of_event, tags = (f"event {event.seq_nr}: ", event.tags) if event else ("", [])
+        if any(_size(tag) > LARGEST_NAME for tag in tags):
             raise wire_format.Undecodable(
                 f"{of_event}a tag of more than {LARGEST_NAME} bytes, and Cassandra holds no longer one"
             )
-        size = shared + sum(_size(tag) + BESIDE_CELL for tag in event["tags"])
-        size += _size(event.get("payload_txt"), event.get("payload_bin"))
+        size = shared + sum(_size(tag) + BESIDE_CELL for tag in tags)
+        size += _size(event.text, event.data) if event else 0
         if size > largest:
             raise wire_format.Undecodable(
                 f"{of_event}a row of {size} bytes, and Cassandra takes {largest} in one write"
@@ -187,28 +232,19 @@ def _facts(key: str, action: wire_format.Action) -> dict[str, Any]:
 
 
 def _content(
-    action: wire_format.Action, value: bytes | None, headers: list[dict[str, Any]]
+    action: wire_format.Action, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]
 ) -> dict[str, Any]:
     if not isinstance(action, wire_format.Append):
         return {}
     found = wire_format.decode_events(action, value)
-    others = {one["key"]: _text(one["value"]) for one in headers if one["key"] != wire_format.ACTION}
+    others = {name: _text(content) for name, content in headers if name != wire_format.ACTION}
     return {
         "to": found.last,
         "expire_after_ms": found.expire_after_ms,
         "metadata": wire_format.row_metadata(action, found),
         "headers": list(others.items()),
         "warning": found.warning,
-        "events": [
-            {
-                "seq_nr": e.seq_nr,
-                "tags": e.tags,
-                "payload_type": e.payload_type,
-                "payload_txt": e.text,
-                "payload_bin": e.data,
-            }
-            for e in found.events
-        ],
+        "events": found.events,
     }
 
 

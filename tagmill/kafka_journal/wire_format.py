@@ -6,7 +6,6 @@ value is JSON or binary.
 
 import re
 import struct
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -66,10 +65,10 @@ class Mark(msgspec.Struct):
 
 Action = Append | Delete | Purge | Mark
 KINDS: dict[str, type[Action]] = {"append": Append, "delete": Delete, "purge": Purge, "mark": Mark}
+_NAMES = {kind: name for name, kind in KINDS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event; text and JSON payloads are in `text`, as they were written, bytes in `data`."""
 
     seq_nr: int
@@ -79,8 +78,7 @@ class Event:
     data: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """An append's value.
 
     `expire_after_ms` None: never; `metadata`: members of the value's own metadata, as they were written.
@@ -88,7 +86,7 @@ class Events:
 
     events: list[Event]
     expire_after_ms: int | None = None
-    metadata: dict[str, msgspec.Raw] = field(default_factory=dict)
+    metadata: dict[str, msgspec.Raw] = {}
     warning: str | None = None
 
     @property
@@ -131,7 +129,7 @@ def decode_action(header: bytes | None) -> Action | None:
         return None
     except RecursionError:
         raise Undecodable(f"header {ACTION}: {TOO_DEEP}") from None
-    named = KINDS.keys() & found.keys()
+    named = [name for name in found if name in KINDS]
     if len(named) != 1:
         return None
     (name,) = named
@@ -143,7 +141,7 @@ def decode_action(header: bytes | None) -> Action | None:
 
 def kind_of(action: Action) -> str:
     """Return the kind of an action: append, delete, purge or mark."""
-    return next(name for name, kind in KINDS.items() if isinstance(action, kind))
+    return _NAMES[type(action)]
 
 
 def row_metadata(action: Append, events: Events) -> str | None:
@@ -231,6 +229,8 @@ def _with_metadata(events: list[Event], metadata: bytes) -> Events:
 
 
 def _members(metadata: bytes) -> dict[str, msgspec.Raw]:
+    if metadata == b"null":
+        return {}
     try:
         return _object.decode(metadata)
     except (msgspec.DecodeError, UnicodeDecodeError):

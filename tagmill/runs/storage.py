@@ -207,6 +207,12 @@ class RunFiles:
         with self._told(relative, "listed"):
             return [info for info in self.filesystem.get_file_info(selector) if info.type == kind]
 
+    def move(self, relative: str, folder: str) -> None:
+        """Move one file to another folder of the same storage."""
+        name = relative.rpartition("/")[2]
+        with self._told(relative, "moved"):
+            self.filesystem.move(self.path(relative), self.path(f"{folder}/{name}"))
+
     def remove(self, relative: str) -> None:
         """Remove one file."""
         with self._told(relative, "removed"):

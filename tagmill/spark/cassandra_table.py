@@ -4,6 +4,7 @@ A DataFrame made here reads Cassandra each time that it is evaluated. Types of i
 for a set or a list, a struct of "0", "1", … for a tuple.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -127,6 +128,7 @@ class CassandraTable:
         where: Mapping[str, str] | None = None,
         left: bool = False,
         aggregated: bool = False,
+        together: int = 1,
         **terms: str,
     ) -> DataFrame:
         """Return the rows of keys, joined to them: each task asks for those of its own, one after the other.
@@ -139,6 +141,8 @@ class CassandraTable:
             where: further conditions, e.g. {"sequence_nr >": "from_nr"}: what each compares with a column of the keys.
             left: whether a key without rows stays, with nulls.
             aggregated: as `rows` takes it.
+            together: keys that one query asks for at most; they agree in all of `on` but the last, which is of the
+                table's clustering key, and are near each other in `keys`. There are no conditions besides.
             terms: as `rows` takes them.
 
         Raises ConfigurationError: there is no such table or column.
@@ -146,6 +150,9 @@ class CassandraTable:
         kinds = self._table().columns
         reading = self._reading((*on, *columns), terms)
         conditions = {**{f"{identifiers.cql(name)} =": name for name in on}, **(where or {})}
+        if together > 1:
+            del conditions[f"{identifiers.cql(on[-1])} ="]
+            conditions[f"{identifiers.cql(on[-1])} IN"] = on[-1]
         look_up = _LookUp(
             reading,
             reading.query(
@@ -159,6 +166,7 @@ class CassandraTable:
                 if kinds[condition.split()[0].strip('"')] in UUIDS
             ),
             left,
+            together,
             pa.schema(
                 [
                     *(to_arrow_schema(keys.schema) if on else ()),
@@ -272,10 +280,11 @@ class _LookUp:
     bound: Sequence[str]
     uuids: frozenset[str]
     left: bool
+    together: int
     schema: pa.Schema = field(repr=False)
 
     def joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each key with the key's columns, in the order of the keys."""
+        """Yield the rows of each key with the key's columns, in the order of the keys unless some go together."""
         pages = self.reading.pages()
         for batch in batches:
             if not self.on:
@@ -287,7 +296,7 @@ class _LookUp:
     def _of(self, pages: Pages, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         place_of = _Places(keys, self.on)
         found = np.zeros(keys.num_rows, bool)
-        for page in pages.of_each(self.query, self._values(keys), LOOK_UPS):
+        for page in pages.of_each(self.query, self._grouped(self._values(keys)), LOOK_UPS):
             rows = with_texts(page)
             places = place_of(rows)
             found[places] = True
@@ -303,6 +312,18 @@ class _LookUp:
             for name in self.bound
         )
         return (list(values) for values in zip(*columns, strict=True) if None not in values)
+
+    def _grouped(self, values: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """Yield the values that each query binds, of so many keys as it asks for."""
+        if self.together == 1:
+            yield from values
+            return
+        groups = defaultdict[tuple[Any, ...], list[Any]](list)
+        for *front, last in values:
+            groups[tuple(front)].append(last)
+        for group, lasts in groups.items():
+            for begin in range(0, len(lasts), self.together):
+                yield [*group, lasts[begin : begin + self.together]]
 
     def _together(self, keys: pa.RecordBatch, rows: pa.RecordBatch | None) -> pa.RecordBatch:
         of_keys = set(keys.schema.names)

@@ -1,5 +1,6 @@
 """Cassandra's tables as DataFrames: values of every type, all rows or those of keys, and rows that are appended."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
@@ -131,6 +132,16 @@ def test_keys_without_rows_stay_if_wanted(events: CassandraTable, spark: Any) ->
         keys, ["id", "part"], left=True, number="nr", written="writetime(payload)"
     ).collect()
     assert {tuple(row) for row in rows} == {("b", 0, 1, 5), ("nobody", 0, None, None), (None, 0, None, None)}
+
+
+def test_keys_of_partition_are_asked_for_together(events: CassandraTable, spark: Any) -> None:
+    """Also a key that comes twice, one without a row, and those of other partitions have what is theirs."""
+    wanted = [("a", 0, nr) for nr in range(1, 121)] + [("b", 0, 1), ("b", 1, 2), ("c1", 0, 1), ("a", 0, 7)]
+    absent = [("a", 0, -1), ("nobody", 0, 1), (None, 0, 1), ("a", 0, None)]
+    keys = spark.createDataFrame([*wanted, *absent], "id string, part long, nr long").coalesce(1)
+    rows = events.rows_of(keys, ["id", "part", "nr"], left=True, together=50, written="writetime(payload)")
+    found = Counter(tuple(row) for row in rows.collect())
+    assert found == Counter([(*key, 5) for key in wanted] + [(*key, None) for key in absent])
 
 
 def test_key_may_come_a_thousand_times(events: CassandraTable, spark: Any) -> None:

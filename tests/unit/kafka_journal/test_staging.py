@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tagmill.kafka_journal.staging import LONGEST_ID, decode
+from tagmill.kafka_journal.staging import LONGEST_ID, Incoming, decode
 from tests.support.kafka import append_header, binary
 
 LARGEST = 200_000
@@ -14,10 +14,7 @@ LARGEST = 200_000
 
 def staged(key, value=b'{"events":[{"seqNr":1}]}', headers=(), **of_action):
     named = [append_header(1, 1, **of_action), *headers]
-    record = {"topic": "t", "partition": 0, "offset": 0, "timestamp": None, "key": key, "value": value}
-    return decode(
-        record | {"headers": [{"key": name, "value": content} for name, content in named]}, 1, LARGEST
-    )
+    return decode(Incoming("t", 0, 0, key, value, named), 1, LARGEST)
 
 
 @pytest.mark.parametrize("key", [b"", "ü".encode(), b"k" * LONGEST_ID])
