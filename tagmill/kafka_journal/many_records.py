@@ -157,14 +157,26 @@ def _entries(metajournal: CassandraTable, keys: DataFrame, *columns: str, left: 
 
 def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
     """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
+    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
+    known = facts.join(stands, KEY, "left").repartition(*KEY)
+    order = [*KEY, "partition", "offset"]
+    if _is_any_moved(facts):
+        known, order = known.withColumn("turn", _turn()), [*KEY, "turn", "partition", "offset"]
+    in_order = known.sortWithinPartitions(*order)
+    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), from_arrow_schema(FOLDED))
+
+
+def _is_any_moved(facts: DataFrame) -> bool:
+    """Return whether an id has records in several partitions."""
+    places = facts.select(*KEY, "partition").distinct()
+    return not places.groupBy(*KEY).count().where("count > 1").isEmpty()
+
+
+def _turn() -> Column:
+    """Return what puts an id's partitions into the same order as pieces.in_turn."""
     of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
     first = F.unix_micros(F.min("timestamp").over(in_partition))
-    # Sorting by this puts an id's partitions into the same order as pieces.in_turn.
-    turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
-    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
-    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
-    in_order = known.sortWithinPartitions(*KEY, "turn", "partition", "offset")
-    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), from_arrow_schema(FOLDED))
+    return F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
 
 
 def _staged(target: Target, decode: Decode, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
