@@ -7,12 +7,12 @@ the manifest names.
 
 import hashlib
 import io
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, zip_longest
 from uuid import UUID
 
 import structlog
@@ -130,7 +130,7 @@ class _Pushing:
         by_tag: dict[str, list[Batch]] = {}
         for batch in waiting:
             by_tag.setdefault(batch.tag, []).append(batch)
-        finished = count(done + 1)
+        finished = itertools.count(done + 1)
 
         def report_progress() -> None:
             self.progress(next(finished), len(manifest.batches))
@@ -154,11 +154,11 @@ class _Pushing:
         with self._client() as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
             noted = self._two_offsets(clickhouse)
-            for batch, content in self._contents(batches):
+            for batch in batches:
                 if self.failed:
                     return
                 try:
-                    self._push_batch(clickhouse, batch, content, rows[batch.number], views, noted)
+                    self._push_batch(clickhouse, batch, rows[batch.number], views, noted)
                 except BaseException:
                     self.failed = True
                     raise
@@ -168,7 +168,6 @@ class _Pushing:
         self,
         clickhouse: ClickHouse,
         batch: Batch,
-        content: bytes,
         row: BatchRow,
         views: DependentViews,
         two_offsets: TwoOffsets | None,
@@ -176,6 +175,7 @@ class _Pushing:
         manifest, table = self.manifest, self.to.table
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
+        content = self._sealed_bytes(batch)
         expiry = Expiry.declared(self.workspace.delivering, clickhouse)
         within = self._within(expiry, batch, content)
         if within and within.is_past:
@@ -256,16 +256,6 @@ class _Pushing:
             if not views.names or not clickhouse.totals(self.to.table, row.batch_id):
                 raise
             return False
-
-    def _contents(self, batches: list[Batch]) -> Iterator[tuple[Batch, bytes]]:
-        """Yield each batch and its sealed bytes; the next ones are read while those yielded are in use."""
-        with ThreadPoolExecutor(1, thread_name_prefix="sealed") as reader:
-            ahead = reader.submit(self._sealed_bytes, batches[0])
-            for batch, following in zip_longest(batches, batches[1:]):
-                content = ahead.result()
-                if following is not None:
-                    ahead = reader.submit(self._sealed_bytes, following)
-                yield batch, content
 
     def _sealed_bytes(self, batch: Batch) -> bytes:
         with about(pipeline=self.manifest.pipeline, run=self.manifest.run, batch=batch.batch_id):
