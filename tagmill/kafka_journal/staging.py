@@ -30,10 +30,8 @@ EVENT = pa.struct(
         "payload_bin": pa.binary(),
     }
 )  # fmt: skip
-# The columns of EVENT, and the attributes of an event that they hold.
-OF_EVENT = {
-    "seq_nr": "seq_nr", "tags": "tags", "payload_type": "payload_type", "payload_txt": "text", "payload_bin": "data",
-}  # fmt: skip
+# Attributes of an event that columns of EVENT with other names hold.
+OF_EVENT = {"payload_txt": "text", "payload_bin": "data"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
 # Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal
@@ -140,8 +138,8 @@ def _events(of_rows: Sequence[Sequence[wire_format.Event] | None]) -> pa.Array:
     """Return the events of each row as lists of EVENT; None: the record has none."""
     flat = list(chain.from_iterable(filter(None, of_rows)))
     parts = [
-        pa.array([getattr(event, name) for event in flat], EVENT.field(column).type)
-        for column, name in OF_EVENT.items()
+        pa.array([getattr(event, OF_EVENT.get(field.name, field.name)) for event in flat], field.type)
+        for field in EVENT
     ]
     ends = np.cumsum([0, *(len(events or ()) for events in of_rows)])
     absent = pa.array([events is None for events in of_rows])
