@@ -14,11 +14,9 @@ CASE = "partition-boundary"
 SECONDS_BETWEEN = 0.2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "small_run_rows",
-    [pytest.param(0, id="by Spark", marks=pytest.mark.long), pytest.param(50_000, id="here")],
-)
+@pytest.mark.parametrize("small_run_rows", [0, 50_000], ids=["by Spark", "here"])
 def test_operations_through_cut_connections_lose_nothing(
     small_run_rows: int, stack: Any, delivery: Callable[..., Delivery], undisturbed: Callable[[str], Any]
 ) -> None:
