@@ -164,7 +164,8 @@ def _collection(lists: pa.Array, elements: Sequence[pa.Array], kind: Any, protoc
     """Encode lists or maps as two parts: length and number of elements, -2 for nulls, and the elements."""
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     places = np.concatenate([[0], np.cumsum(counts)])
-    sizes, content = np.zeros(len(lists), np.int64), pa.array([b""] * len(lists), pa.binary())
+    sizes = np.zeros(len(lists), np.int64)
+    content: Part = b""
     if places[-1]:
         of_elements = zip(elements, kind.subtypes, strict=True)
         offsets, found = joined([part for some, of in of_elements for part in encoded(some, of, protocol)])

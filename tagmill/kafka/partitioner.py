@@ -7,8 +7,6 @@ newer than those in another one.
 Source: BuiltInPartitioner.partitionForKey and Utils.murmur2 of Kafka's clients.
 """
 
-from functools import lru_cache
-
 # Layout of records in the partition where the partitioner puts their key with today's number of partitions.
 HOME = 2**31 - 1
 MULTIPLIER, SEED, BITS = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
@@ -33,7 +31,6 @@ def partition_of(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-@lru_cache(10_000)
 def layout_of(key: bytes, partition: int, partitions: int) -> int:
     """Return the highest number of partitions with which the topic put this key into a partition; HOME:
     today's; 0: none did.

@@ -14,7 +14,6 @@ them are never written. seq_nr may skip, delete_to may be above it, and neither 
 
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
 from uuid import UUID, uuid5
 
 # Segments of metajournal over which ids are spread: in today's rows, and in older rows.
@@ -199,7 +198,6 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
-@lru_cache(10_000)
 def entry_segments(key: str) -> tuple[int, int]:
     """Return the two segments of metajournal that may hold an id's entry: today's, and that of older rows."""
     value = abs(java_hash(key.lower()))

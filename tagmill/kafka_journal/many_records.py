@@ -118,16 +118,16 @@ class ManyRecords:
                 self.tables.delete_events([(row["id"], row["topic"], last, row["doomed_to"])], written_at)
 
     def _staged(self) -> DataFrame:
-        return self._read(self.piece.record_files, self.piece.records_folder, STAGED)
+        return self._read(self.piece.record_files, STAGED)
 
     def _folds(self) -> DataFrame:
-        return self._read(self.piece.fold_files, self.piece.folds_folder, FOLDED)
+        return self._read(self.piece.fold_files, FOLDED)
 
-    def _read(self, names: Sequence[str], folder: str, columns: pa.Schema) -> DataFrame:
+    def _read(self, names: Sequence[str], columns: pa.Schema) -> DataFrame:
         schema = from_arrow_schema(columns)
         if not names:
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(self.piece.files.url(folder))
+        return self.spark.read.schema(schema).parquet(*map(self.piece.files.url, names))
 
     def _append(self, made: DataFrame, written_at: int) -> None:
         """Write rows of metajournal, those of a partition together."""
@@ -190,8 +190,8 @@ def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.R
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield the facts of records; the first of each id in the batch has the columns of its entry, too."""
-    is_first = np.ones(batch.num_rows, bool)
-    is_first[1:] = False
+    is_first = np.zeros(batch.num_rows, bool)
+    is_first[:1] = True
     for name in KEY:
         is_first[1:] |= pc.not_equal(batch[name][1:], batch[name][:-1]).to_numpy(zero_copy_only=False)
     entries = iter(batch.select(list(STANDS.values())).filter(pa.array(is_first)).to_pylist())

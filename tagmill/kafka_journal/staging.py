@@ -5,6 +5,7 @@ stay as it was written, byte for byte, and the rules are those that a single id'
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ STAGED = pa.schema(
 # Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and
 # separators.
 LONGEST_ID = 65_535 - 249 - 8 - 9
+# Bytes of a key up to which what is made of it is kept for its next records.
+CACHED_BYTES = 256
 # Bytes of a record up to which Cassandra can hold its rows and names in any case.
 ALWAYS_FITS = 8 * 1024
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
@@ -168,11 +171,8 @@ def decode(
             raise wire_format.Undecodable("a journal record without a key")
         if len(key) > LONGEST_ID:
             raise wire_format.Undecodable(f"an id of {len(key)} bytes, more than Cassandra's keys hold")
-        read = {
-            "layout": layout_of(key, record.partition, partitions),
-            **_facts(key.decode(), action),
-            **_content(action, value, headers),
-        }
+        of_key = (_cached_of_key if len(key) <= CACHED_BYTES else _of_key)(key, record.partition, partitions)
+        read = {**of_key, **_facts(action), **_content(action, value, headers)}
         if _size(value, *chain.from_iterable(headers)) > ALWAYS_FITS:
             _must_fit(read, largest)
         return read
@@ -215,14 +215,19 @@ def _size(*values: str | bytes | None) -> int:
     return sum(len(value.encode() if isinstance(value, str) else value) for value in values if value)
 
 
-def _facts(key: str, action: wire_format.Action) -> dict[str, Any]:
-    segment, old_segment = entry_segments(key)
-    kind = wire_format.kind_of(action)
+def _of_key(key: bytes, partition: int, partitions: int) -> dict[str, Any]:
+    name = key.decode()
+    segment, old_segment = entry_segments(name)
+    layout = layout_of(key, partition, partitions)
+    return {"id": name, "segment": segment, "old_segment": old_segment, "layout": layout}
+
+
+_cached_of_key = lru_cache(10_000)(_of_key)
+
+
+def _facts(action: wire_format.Action) -> dict[str, Any]:
     return {
-        "id": key,
-        "segment": segment,
-        "old_segment": old_segment,
-        "kind": kind,
+        "kind": wire_format.kind_of(action),
         "origin": action.origin,
         "version": action.version,
         "to": action.to if isinstance(action, wire_format.Delete) else None,
