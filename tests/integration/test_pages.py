@@ -124,6 +124,27 @@ def test_pages_continue_after_their_connection_is_cut(stack, place):
             assert [number for batch in found for number in batch["id"].to_pylist()] == list(range(300))
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_requests_continue_after_their_connections_fall_silent(stack, place):
+    """Nothing answers, and nothing is closed: the driver notices within a minute, as long as a request waits."""
+    stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, PRIMARY KEY (k, id))")
+    stack.session.execute(f"INSERT INTO {place}.t (k, id) VALUES (1, 2)")
+    query = f"SELECT id FROM {place}.t WHERE k = ?"
+    with (
+        relayed(stack.cassandra.port) as relay,
+        Cassandra(CassandraSettings(port=relay.port)) as cassandra,
+        Pages(cassandra) as pages,
+    ):
+        for ask in (
+            lambda: cassandra.execute(query, 1)[0].id,
+            lambda: next(pages.of(query, 1))["id"][0].as_py(),
+        ):
+            assert ask() == 2
+            relay.silence()
+            assert ask() == 2
+
+
 def test_token_ranges_cover_each_partition_once(stack, place, cassandra, pages):
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
     for number in range(500):

@@ -110,7 +110,7 @@ class Broken:
 
 @contextmanager
 def broken_cassandra(error: BaseException, pattern: str) -> Iterator[Broken]:
-    """Let each statement that matches a pattern fail; passing faults are not retried."""
+    """Let each statement that matches a pattern fail; passing faults are retried once."""
     broken, execute = Broken(error), Session.execute_async
 
     def execute_async(session: Session, query: Any, *args: Any, **kwargs: Any) -> Any:

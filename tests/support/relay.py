@@ -16,11 +16,19 @@ class Relay:
         self.target, self.port = target, free_port()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._clients: list[socket.socket] = []
+        self._silent = Event()
         Thread(target=self._accept, daemon=True).start()
 
     def cut_newest(self) -> None:
         """Close the connection that was opened last."""
         self._clients.pop().shutdown(socket.SHUT_RDWR)
+
+    def silence(self) -> None:
+        """Pass nothing on any more for the connections that are open; they stay open, as behind a firewall that has
+        forgotten them.
+        """
+        self._silent.set()
+        self._silent = Event()
 
     @contextmanager
     def cutting(self, seconds: float) -> Iterator[None]:
@@ -56,13 +64,14 @@ class Relay:
                 server = socket.create_connection(("127.0.0.1", self.target))
                 self._clients.append(client)
                 for source, sink in ((client, server), (server, client)):
-                    Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+                    Thread(target=_pass_on, args=(source, sink, self._silent), daemon=True).start()
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+def _pass_on(source: socket.socket, sink: socket.socket, silent: Event) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
-            sink.sendall(data)
+            if not silent.is_set():
+                sink.sendall(data)
     with suppress(OSError):
         sink.shutdown(socket.SHUT_RDWR)
 
