@@ -1,8 +1,13 @@
-"""Schemas of Arrow, and row groups of bounded size: a reader of a file has a whole row group in memory."""
+"""Schemas of Arrow, rows that begin a group, and row groups of bounded size: a reader of a file has a whole row group
+in memory.
+"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 GROUP_BYTES = 32 * 1024 * 1024
 
@@ -23,6 +28,15 @@ def schema_of(columns: str) -> pa.Schema:
     """Return the schema of columns that are given as Spark's: `"tag string, number bigint"`."""
     names_and_types = (column.split() for column in columns.split(","))
     return pa.schema([(name, _TYPES[kind]) for name, kind in names_and_types])
+
+
+def begins(count: int, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Return for each of `count` rows whether its keys, none of them null, are others than those of the row before."""
+    is_first = np.zeros(count, bool)
+    is_first[:1] = True
+    for key in keys:
+        is_first[1:] |= pc.not_equal(key[1:], key[:-1]).to_numpy(zero_copy_only=False)
+    return is_first
 
 
 def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:

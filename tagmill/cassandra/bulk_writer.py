@@ -15,12 +15,11 @@ from typing import Any, BinaryIO, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from cassandra import ConsistencyLevel, ProtocolVersion
 from cassandra.protocol import BatchMessage, ProtocolHandler
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
-from tagmill.arrow import fitting
+from tagmill.arrow import begins, fitting
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.encoding import LENGTH, Numbers, Part, encoded, joined, one
 from tagmill.cassandra.write_limits import BESIDE_VALUES
@@ -235,31 +234,26 @@ def cut_batches(offsets: Numbers, keys: Sequence[pa.Array]) -> Numbers:
         offsets: the byte at which each row begins, and the last one ends.
         keys: the columns of the partition key that differ from row to row.
     """
-    count = len(offsets) - 1
-    begins = np.zeros(count, bool)
-    begins[0] = True
-    for key in keys:
-        begins[1:] |= pc.not_equal(key[1:], key[:-1]).to_numpy(zero_copy_only=False)
-    return _cut_by_size(offsets, begins, WINDOW_BYTES, LARGE_ROW_BYTES)
+    return _cut_by_size(offsets, begins(len(offsets) - 1, keys), WINDOW_BYTES, LARGE_ROW_BYTES)
 
 
 def cut_mixed(offsets: Numbers, rows: int) -> Numbers:
     """Return what cut_batches returns, for batches of at most `rows` rows of any partitions."""
-    begins = np.zeros(len(offsets) - 1, bool)
-    begins[::rows] = True
-    return _cut_by_size(offsets, begins, MIXED_WINDOW_BYTES, MIXED_LARGE_ROW_BYTES)
+    at = np.zeros(len(offsets) - 1, bool)
+    at[::rows] = True
+    return _cut_by_size(offsets, at, MIXED_WINDOW_BYTES, MIXED_LARGE_ROW_BYTES)
 
 
-def _cut_by_size(offsets: Numbers, begins: npt.NDArray[np.bool_], window: int, large_row: int) -> Numbers:
-    """Cut batches, which begin where `begins` says, at each `window` of bytes and around each larger row than
+def _cut_by_size(offsets: Numbers, at: npt.NDArray[np.bool_], window: int, large_row: int) -> Numbers:
+    """Cut batches, which begin where `at` says, at each `window` of bytes and around each larger row than
     `large_row`.
     """
     large = np.diff(offsets) > large_row
-    begins |= large
-    begins[1:] |= large[:-1]
-    since = offsets[np.flatnonzero(begins)][np.cumsum(begins) - 1]
-    begins[1:] |= np.diff((offsets[:-1] - since) // window) != 0
-    return np.append(np.flatnonzero(begins), len(begins))
+    at |= large
+    at[1:] |= large[:-1]
+    since = offsets[np.flatnonzero(at)][np.cumsum(at) - 1]
+    at[1:] |= np.diff((offsets[:-1] - since) // window) != 0
+    return np.append(np.flatnonzero(at), len(at))
 
 
 def _value(parts: Sequence[Part], row: int) -> bytes:

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import begins
 from tagmill.cassandra.bulk_writer import Target as TargetTable
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import Range
@@ -88,11 +87,11 @@ class ManyRecords:
         """See Records."""
         folds = self._folds()
         moved = folds.where("moved").selectExpr(*STATE_KEY, *(f"{name} AS folded_{name}" for name in STATE))
-        stored = _entries(self.metajournal, moved, *STATE, left=True)
+        stored = _stored(self.metajournal, moved, *STATE, left=True)
         is_as_folded = " AND ".join(f"{name} <=> folded_{name}" for name in STATE)
         purged = folds.where("purged AND (NOT moved OR segment <> old_segment)")
         purged = purged.selectExpr("topic", "old_segment AS segment", "id")
-        remaining = _entries(self.metajournal, purged, "seq_nr")
+        remaining = _stored(self.metajournal, purged, "seq_nr")
         wrong = (
             stored.where(f"NOT ({is_as_folded})")
             .select("id", "written")
@@ -141,13 +140,13 @@ def entries(metajournal: CassandraTable, staged: DataFrame) -> DataFrame:
     ids = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
     keys = ids.select(*KEY, F.posexplode(F.array("segment", "old_segment")).alias("is_old", "segment"))
     columns = [name for name in STANDS if name not in ("segment", "written")]
-    stored = _entries(metajournal, keys, *columns)
+    stored = _stored(metajournal, keys, *columns)
     entry = F.struct(*(F.col(name).alias(alias) for name, alias in STANDS.items()))
     entries = stored.where("seq_nr IS NOT NULL").groupBy(*KEY).agg(F.min_by(entry, "is_old").alias("entry"))
     return entries.select(*KEY, "entry.*")
 
 
-def _entries(metajournal: CassandraTable, keys: DataFrame, *columns: str, left: bool = False) -> DataFrame:
+def _stored(metajournal: CassandraTable, keys: DataFrame, *columns: str, left: bool = False) -> DataFrame:
     """Return these columns of the entries of keys (STATE_KEY), those of a segment by few queries."""
     together = keys.repartition("topic", "segment")
     return metajournal.rows_of(
@@ -190,13 +189,10 @@ def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.R
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield the facts of records; the first of each id in the batch has the columns of its entry, too."""
-    is_first = np.zeros(batch.num_rows, bool)
-    is_first[:1] = True
-    for name in KEY:
-        is_first[1:] |= pc.not_equal(batch[name][1:], batch[name][:-1]).to_numpy(zero_copy_only=False)
+    is_first = begins(batch.num_rows, [batch[name] for name in KEY])
     entries = iter(batch.select(list(STANDS.values())).filter(pa.array(is_first)).to_pylist())
-    for row, begins in zip(batch.select(FACTS).to_pylist(), is_first.tolist(), strict=True):
-        yield row | next(entries) if begins else row
+    for row, first in zip(batch.select(FACTS).to_pylist(), is_first.tolist(), strict=True):
+        yield row | next(entries) if first else row
 
 
 def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
