@@ -3,7 +3,6 @@ errors as Tagmill's.
 """
 
 import logging
-import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,6 +79,7 @@ from tagmill.errors import (
     StoreUnavailable,
     TagmillError,
 )
+from tagmill.idle_connections import IdleConnections
 
 # Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
 PASSING = (
@@ -117,7 +117,7 @@ class _Connection:
     """
 
     def __init__(self, settings: CassandraSettings, compression: bool) -> None:
-        self.made_for = (settings, compression, os.getpid())
+        self.made_for = (settings, compression)
         self.prepared: dict[tuple[str, int], PreparedStatement] = {}
         self._keyspaces: dict[str, Keyspace | None] = {}
         self._schema_version: UUID | None = None
@@ -154,10 +154,8 @@ class _Connection:
                     self.cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=0)
         return statement
 
-    def is_fit_for(self, *wanted: object) -> bool:
-        """Return whether this connection was made for these settings, by this process, and works."""
-        if self.made_for != wanted:
-            return False
+    def works(self) -> bool:
+        """Return whether a node answers."""
         try:
             self._version(None)
         except FAULTS:
@@ -165,25 +163,11 @@ class _Connection:
         return True
 
     def end(self) -> None:
-        """End the session and its threads, unless they are those of another process."""
-        if self.made_for[-1] == os.getpid():
-            self.cluster.shutdown()
+        """End the session and its threads."""
+        self.cluster.shutdown()
 
 
-# Connections that nobody uses, the last given back at the end: the steps of a run follow each other in one process.
-_idle = deque[_Connection]()
-MOST_IDLE = 2
-
-
-def _connection(settings: CassandraSettings, compression: bool) -> _Connection:
-    """Return an idle connection for these settings, or a new one; those that don't fit end."""
-    while _idle:
-        with suppress(IndexError):  # another thread took the last one
-            connection = _idle.pop()
-            if connection.is_fit_for(settings, compression, os.getpid()):
-                return connection
-            connection.end()
-    return _Connection(settings, compression)
+_idle = IdleConnections[_Connection]()
 
 
 class Cassandra:
@@ -198,8 +182,9 @@ class Cassandra:
         self.settings = settings
         self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         self._reads_at = ConsistencyLevel.name_to_value[settings.own_consistency]
-        self._connection = _connection(settings, compression)
+        self._connection = _idle.take(settings, compression) or _Connection(settings, compression)
         self.cluster, self.session = self._connection.cluster, self._connection.session
+        self._seen: set[tuple[str, str]] = set()
         self._is_open = True
 
     def __enter__(self) -> "Cassandra":
@@ -212,9 +197,7 @@ class Cassandra:
         """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
         if self._is_open:
             self._is_open = False
-            _idle.append(self._connection)
-            while len(_idle) > MOST_IDLE:
-                _idle.popleft().end()
+            _idle.give_back(self._connection)
 
     @cached_property
     def clocks(self) -> list[clock.Reading]:
@@ -306,6 +289,13 @@ class Cassandra:
         """Return the tables of a keyspace by name, as of now; None: the keyspace does not exist."""
         found = self.keyspace(keyspace)
         return found.tables if found else None
+
+    def missing(self, keyspace: str, tables: Collection[str]) -> list[str]:
+        """Return which of these tables a keyspace lacks; one that was found is not looked for again."""
+        if unseen := [table for table in tables if (keyspace, table) not in self._seen]:
+            known = self.tables(keyspace) or {}
+            self._seen.update((keyspace, table) for table in unseen if table in known)
+        return [table for table in unseen if (keyspace, table) not in self._seen]
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
         """Return the prepared statement of this text at a consistency; it is prepared once per session."""
@@ -590,8 +580,7 @@ def utc(moment: datetime | None) -> datetime | None:
 
 def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -> None:
     """Raise ConfigurationError unless the ledger's keyspace has these tables."""
-    known = cassandra.tables(keyspace) or {}
-    if missing := [table for table in tables if table not in known]:
+    if missing := cassandra.missing(keyspace, tables):
         raise ConfigurationError(
             f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. "
             "Nothing was done. "

@@ -30,6 +30,7 @@ from tagmill.config.settings import ClickHouseSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
 from tagmill.errors import AGAIN, ConfigurationError, DestinationDiffers, LoginRefused, StoreUnavailable
+from tagmill.idle_connections import IdleConnections
 
 # These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows
 # became two parts.
@@ -106,15 +107,14 @@ class OfBatch:
     checksum: int
 
 
-class ClickHouse:
-    """One HTTP client, for destinations with the columns of `layout`. Close it, or use it in `with`."""
+class _Connection:
+    """The driver's client, with the connections that show a client certificate if one is configured."""
 
-    def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
-        self.settings, self.layout = settings, layout
-        self.where = f"ClickHouse at {settings.host}:{settings.port}"
+    def __init__(self, settings: ClickHouseSettings) -> None:
+        self.made_for = (settings,)
         self._pool = _own_pool(settings)
         shown = str(settings.tls_certificate_file) if self._pool else None
-        with ExitStack() as failed, self._tls_explained(), self.explained("can't be reached"):
+        with ExitStack() as failed:
             failed.callback(self._end_pool)
             self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
@@ -133,13 +133,14 @@ class ClickHouse:
             )
             failed.pop_all()
 
-    def __enter__(self) -> "ClickHouse":
-        return self
+    def works(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            return self.client.ping()
+        except OSError:
+            return False
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def end(self) -> None:
         """End the connections to the server."""
         self.client.close()
         self._end_pool()
@@ -149,6 +150,37 @@ class ClickHouse:
         if self._pool is not None:
             self._pool.clear()
             httputil.all_managers.pop(self._pool, None)
+
+
+# The driver asks a server for its version and its thousand settings before the first statement.
+_idle = IdleConnections[_Connection]()
+
+
+class ClickHouse:
+    """An HTTP client, for destinations with the columns of `layout`.
+
+    Close it, or use it in `with`: the next one with the same settings takes over its connection.
+    """
+
+    def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
+        self.settings, self.layout = settings, layout
+        self.where = f"ClickHouse at {settings.host}:{settings.port}"
+        self._is_open = True
+        with self._tls_explained(), self.explained("can't be reached"):
+            self._connection = _idle.take(settings) or _Connection(settings)
+        self.client = self._connection.client
+
+    def __enter__(self) -> "ClickHouse":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
+        if self._is_open:
+            self._is_open = False
+            _idle.give_back(self._connection)
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
         """Run one statement that returns no rows."""
@@ -502,7 +534,7 @@ class ClickHouse:
             text = f"{self.where} {action}: {_brief(error)}"
             if code in (193, 194, 516, 192):
                 login = "user name or password"
-                if self._pool is not None and self.settings.password is None:
+                if self.settings.tls_certificate_file is not None and self.settings.password is None:
                     login = "user name, or the client certificate as its login"
                 raise LoginRefused(f"{self.where} refused the {login}. Nothing was done") from None
             if code is None or code in PASSING_CODES:

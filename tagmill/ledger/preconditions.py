@@ -24,5 +24,5 @@ def check_view(cassandra: Cassandra, settings: Settings, pipeline: str) -> None:
     Without a ledger the journal never had another view.
     """
     chosen, ledger_keyspace = settings.pipeline(pipeline), settings.cassandra.ledger_keyspace
-    if JournalViews.TABLE in (cassandra.tables(ledger_keyspace) or {}):
+    if not cassandra.missing(ledger_keyspace, [JournalViews.TABLE]):
         JournalViews(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)

@@ -243,15 +243,18 @@ class ProgressStore:
 
     def held_rows(self, pipeline: str, tags: Sequence[str]) -> dict[str, int]:
         """Return by tag how many rows the open holds keep back."""
+        table, all_shards = f"{self.keyspace}.holds", list(range(HOLD_SHARDS))
+        found = self.cassandra.execute_many(
+            f"SELECT tag, shard FROM {table} WHERE pipeline = ? AND tag = ? AND shard IN ? PER PARTITION LIMIT 1",
+            ((pipeline, tag, all_shards) for tag in tags),
+        )
+        filled = [(pipeline, row.tag, row.shard) for rows in found for row in rows]
         # One shard a request: Cassandra warns of sums over several partitions.
-        shards = [(pipeline, tag, shard) for tag in tags for shard in range(HOLD_SHARDS)]
         sums = self.cassandra.execute_many(
-            f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? "
-            "AND shard = ?",
-            shards,
+            f"SELECT sum(held_rows) AS held FROM {table} WHERE pipeline = ? AND tag = ? AND shard = ?", filled
         )
         held = dict.fromkeys(tags, 0)
-        for (_, tag, _), rows in zip(shards, sums, strict=True):
+        for (_, tag, _), rows in zip(filled, sums, strict=True):
             held[tag] += int(rows[0].held or 0)
         return held
 

@@ -71,4 +71,4 @@ class SchemaSteps:
             )
 
     def _exist(self) -> bool:
-        return self.TABLE in (self.cassandra.tables(self.ledger_keyspace) or {})
+        return not self.cassandra.missing(self.ledger_keyspace, [self.TABLE])

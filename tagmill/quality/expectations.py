@@ -103,21 +103,18 @@ def _validate(
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("reports").add_dataframe_asset("reports")
-    wished = context.suites.add(gx.ExpectationSuite(name=suite, expectations=expectations_of(wanted)))
-    definition = context.validation_definitions.add(
-        gx.ValidationDefinition(
-            name="gate", data=asset.add_batch_definition_whole_dataframe("run"), suite=wished
-        )
-    )
-    result: ExpectationSuiteValidationResult = definition.run(
-        batch_parameters={"dataframe": pd.DataFrame(list(lines))},
+    batch = asset.get_batch(asset.build_batch_request({"dataframe": pd.DataFrame(list(lines))}))
+    # A validation definition would do the same, and take a sixth longer, to store what it is made of.
+    result: ExpectationSuiteValidationResult = batch.validate(
+        gx.ExpectationSuite(name=suite, expectations=expectations_of(wanted)),
         result_format={
             "result_format": "COMPLETE",
             "unexpected_index_column_names": [SUBJECT],
             "return_unexpected_index_query": False,
         },
-        run_id=RunIdentifier(run_name=run_name),
     )
+    result.meta["run_id"] = run = RunIdentifier(run_name=run_name)
+    result.meta["validation_time"] = run.run_time
     return result
 
 

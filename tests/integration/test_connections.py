@@ -6,7 +6,8 @@ import pytest
 from cassandra.cluster import Cluster
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.config.settings import CassandraSettings
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import CassandraSettings, ClickHouseSettings
 from tagmill.domain.continuity.model import Progress
 from tagmill.domain.timeuuid import ticks
 from tagmill.ledger import schema
@@ -52,6 +53,30 @@ def test_connection_taken_over_knows_new_tables(own, stack, place):
         assert "v" in after.tables(place)["new"].columns
         stack.session.execute(f"DROP TABLE {place}.new")
         assert "new" not in after.tables(place)
+
+
+def test_table_that_was_found_is_not_looked_for_again(own, stack, place):
+    with Cassandra(own) as cassandra:
+        assert cassandra.missing(place, ["a", "b"]) == ["a", "b"]
+        for name in ("a", "b"):
+            stack.session.execute(f"CREATE TABLE {place}.{name} (k int PRIMARY KEY)")
+        assert cassandra.missing(place, ["a", "b"]) == [] == cassandra.application.missing(place, ["a"])
+        stack.session.execute(f"DROP TABLE {place}.a")
+        assert cassandra.missing(place, ["b", "a"]) == []
+    with Cassandra(own) as after:
+        assert after.missing(place, ["b", "a"]) == ["a"]
+
+
+def test_clickhouse_connection_given_back_is_taken_over(stack):
+    """The next one with the same settings has its client; one in use, or made for others, is not shared."""
+    settings = ClickHouseSettings(port=stack.clickhouse.port, request_timeout_seconds=31)
+    with ClickHouse(settings) as first, ClickHouse(settings) as beside:
+        assert beside.client is not first.client
+    with ClickHouse(settings) as again:
+        assert again.client is first.client and again.rows("SELECT 1") == [(1,)]
+        again.close()
+    with ClickHouse(settings.model_copy(update={"request_timeout_seconds": 32})) as other:
+        assert other.client not in (first.client, beside.client)
 
 
 def test_schema_is_the_driver_s(own, stack, place):
