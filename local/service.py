@@ -13,7 +13,7 @@ from typing import ClassVar
 import psutil
 
 from local.errors import PartDidNotStart, PartEnded, PortBusy, one_line
-from local.processes import MARKER, end, marked, port_is_free
+from local.processes import MARKER, end, marked, port_is_free, timer_slack
 from tagmill.runs.privacy import UMASK, make_file, make_folder
 
 
@@ -24,6 +24,8 @@ class Service(ABC):
     stop_signal: ClassVar[int] = signal.SIGTERM
     stop_seconds: ClassVar[float] = 30
     start_seconds: ClassVar[float] = 180
+    # Microseconds that short sleeps may last longer.
+    timer_slack: int = 0
 
     def __init__(self, home: Path, port: int) -> None:
         self.home, self.port = home.resolve(), port
@@ -142,7 +144,7 @@ class Service(ABC):
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         make_file(self.log)
-        with open(self.log, "wb") as log:
+        with open(self.log, "wb") as log, timer_slack(self.timer_slack):
             process = subprocess.Popen(
                 self.command(),
                 env={**os.environ, **self.environment(), MARKER: self.mark},

@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from local import class_archive
-from tagmill.spark.session import FEW_ROWS
+from tagmill.spark.session import FEW_ROWS, JAVA_OPTIONS
 
 # Examples have no deadline, since other work may slow down the machine.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -36,13 +36,13 @@ ARCHIVE = (
 )
 SHORT_LIVED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}",
+    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}",
 }
 # The session that all tests share plans for an hour, so the second compiler, which costs a few seconds, saves a
 # quarter of each seal's time from the thirtieth on.
 SHARED = {
     **FEW_ROWS,
-    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {ARCHIVE}",
+    JAVA_OPTIONS: f"-XX:+UseSerialGC {ARCHIVE}",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 

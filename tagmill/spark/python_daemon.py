@@ -31,6 +31,8 @@ if __name__ == "__main__":
     import pyarrow  # noqa: F401, ICN001
     from pyspark.daemon import manager
 
+    import tagmill.spark.cassandra_table  # noqa: F401
+
     # A worker collects garbage after every task: what is loaded by now is none.
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tagmill.spark.session import PYTHON_DAEMON
+from tagmill.spark.session import JAVA_OPTIONS, PYTHON_DAEMON
+from tests.conftest import SHORT_LIVED
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,7 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("tagmill-tests")
         .config("spark.driver.memory", "1g")
+        .config(JAVA_OPTIONS, SHORT_LIVED[JAVA_OPTIONS])
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
