@@ -167,7 +167,7 @@ class _Connection:
         self.cluster.shutdown()
 
 
-_idle = IdleConnections[_Connection]()
+idle = IdleConnections[_Connection]()
 
 
 class Cassandra:
@@ -182,7 +182,7 @@ class Cassandra:
         self.settings = settings
         self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         self._reads_at = ConsistencyLevel.name_to_value[settings.own_consistency]
-        self._connection = _idle.take(settings, compression) or _Connection(settings, compression)
+        self._connection = idle.take(settings, compression) or _Connection(settings, compression)
         self.cluster, self.session = self._connection.cluster, self._connection.session
         self._seen: set[tuple[str, str]] = set()
         self._is_open = True
@@ -197,7 +197,7 @@ class Cassandra:
         """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
         if self._is_open:
             self._is_open = False
-            _idle.give_back(self._connection)
+            idle.give_back(self._connection)
 
     @cached_property
     def clocks(self) -> list[clock.Reading]:

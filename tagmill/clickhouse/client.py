@@ -153,7 +153,7 @@ class _Connection:
 
 
 # The driver asks a server for its version and its thousand settings before the first statement.
-_idle = IdleConnections[_Connection]()
+idle = IdleConnections[_Connection]()
 
 
 class ClickHouse:
@@ -167,7 +167,7 @@ class ClickHouse:
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
         self._is_open = True
         with self._tls_explained(), self.explained("can't be reached"):
-            self._connection = _idle.take(settings) or _Connection(settings)
+            self._connection = idle.take(settings) or _Connection(settings)
         self.client = self._connection.client
 
     def __enter__(self) -> "ClickHouse":
@@ -180,7 +180,7 @@ class ClickHouse:
         """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
         if self._is_open:
             self._is_open = False
-            _idle.give_back(self._connection)
+            idle.give_back(self._connection)
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
         """Run one statement that returns no rows."""

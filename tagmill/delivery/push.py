@@ -9,9 +9,8 @@ import hashlib
 import io
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -36,6 +35,8 @@ from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 PushProgress = Callable[[int, int], None]
+# Seconds after which a push asks again which views depend on the destination.
+VIEWS_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,7 @@ def push_batches(
     workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress | None = None
 ) -> None:
     """Push the NEW batches of a manifest that was read before; see `push`."""
-    with _Pushing(workspace, manifest, fence, to, progress or (lambda done, of: None)) as pushing:
-        pushing.run()
+    _Pushing(workspace, manifest, fence, to, progress or (lambda done, of: None)).run()
 
 
 def destination_of(pipeline: PipelineSettings) -> Destination:
@@ -68,12 +68,11 @@ def push_one(workspace: Workspace, manifest: Sealed, fence: int, number: int, to
     pushing = _Pushing(workspace, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in workspace.ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)
-    with pushing:
-        pushing.push_tag([batch], rows, lambda: None)
+    pushing.push_tag([batch], rows, lambda: None)
 
 
 class _Pushing:
-    """One push of one run. Use it in `with`: it keeps the clients that pushed a tag for the next ones."""
+    """One push of one run."""
 
     def __init__(
         self, workspace: Workspace, manifest: Sealed, fence: int, to: Destination, progress: PushProgress
@@ -86,27 +85,16 @@ class _Pushing:
         self.fence = fence
         self.progress = progress
         self.failed = False
-        self.idle = list[ClickHouse]()
         self.notes_two_offsets: bool | None = None
+        self.views: DependentViews | None = None
+        self.views_until = 0.0
 
-    def __enter__(self) -> "_Pushing":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for clickhouse in self.idle:
-            clickhouse.close()
-
-    @contextmanager
-    def _client(self) -> Iterator[ClickHouse]:
-        """Yield a client that no other tag is using now: opening one asks the server for all its settings."""
-        try:
-            clickhouse = self.idle.pop()
-        except IndexError:
-            clickhouse = self.workspace.clickhouse(self.to.layout)
-        try:
-            yield clickhouse
-        finally:
-            self.idle.append(clickhouse)
+    def _dependent_views(self, clickhouse: ClickHouse) -> DependentViews:
+        """Return the views that depend on the table, as they were at most VIEWS_SECONDS ago."""
+        if self.views is None or time.monotonic() > self.views_until:
+            self.views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
+            self.views_until = time.monotonic() + VIEWS_SECONDS
+        return self.views
 
     def _two_offsets(self, clickhouse: ClickHouse) -> TwoOffsets | None:
         """Return where events under two offsets are noted; None if the destination has no such table."""
@@ -124,7 +112,7 @@ class _Pushing:
         self.progress(done, len(manifest.batches))
         if not waiting:
             return
-        with self._client() as clickhouse:
+        with self.workspace.clickhouse(self.to.layout) as clickhouse:
             clickhouse.check_destination(self.to.table)
             DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
         by_tag: dict[str, list[Batch]] = {}
@@ -151,14 +139,13 @@ class _Pushing:
         """Push one tag's batches one after the other, with a client that no other tag uses meanwhile; stop when the
         push of any tag has failed.
         """
-        with self._client() as clickhouse:
-            views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
+        with self.workspace.clickhouse(self.to.layout) as clickhouse:
             noted = self._two_offsets(clickhouse)
             for batch in batches:
                 if self.failed:
                     return
                 try:
-                    self._push_batch(clickhouse, batch, rows[batch.number], views, noted)
+                    self._push_batch(clickhouse, batch, rows[batch.number], noted)
                 except BaseException:
                     self.failed = True
                     raise
@@ -169,10 +156,10 @@ class _Pushing:
         clickhouse: ClickHouse,
         batch: Batch,
         row: BatchRow,
-        views: DependentViews,
         two_offsets: TwoOffsets | None,
     ) -> None:
         manifest, table = self.manifest, self.to.table
+        views = self._dependent_views(clickhouse)
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)

@@ -1,12 +1,15 @@
 """How many rows of each hour of a view are accounted for, and when they were last counted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
+
+# Tags whose hours are read at once: each may have thousands.
+TAGS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +34,24 @@ class HourCounts:
         self.table = f"{identifiers.cql(ledger_keyspace)}.{self.TABLE}"
         needs_tables(cassandra, ledger_keyspace, [self.TABLE])
 
-    def of(self, tag: str, from_begin: int) -> dict[int, HourCount]:
-        """Return the hours of a tag from one on, by their begin."""
-        query = (
-            f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? "
-            "AND hour >= ?"
+    def of(self, first_hours: Mapping[str, int]) -> Iterator[dict[int, HourCount]]:
+        """Yield the hours of each of these tags from its first one on, by their begin."""
+        found = self.cassandra.execute_many(
+            f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? AND hour >= ?",
+            ((self.pipeline, tag, begin) for tag, begin in first_hours.items()),
+            concurrency=TAGS_AT_ONCE,
         )
-        rows = self.cassandra.stream(query, self.pipeline, tag, from_begin)
-        return {row.hour: HourCount(row.hour, row.rows, row.run, utc(row.counted_at)) for row in rows}
+        for rows in found:
+            yield {row.hour: HourCount(row.hour, row.rows, row.run, utc(row.counted_at)) for row in rows}
 
-    def write(self, tag: str, counts: Iterable[HourCount]) -> None:
-        """Write hours of a tag."""
+    def write(self, counts: Iterable[tuple[str, HourCount]]) -> None:
+        """Write hours of tags."""
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, tag, hour, rows, run, counted_at) VALUES (?, ?, ?, ?, "
             "?, ?) USING TTL ?",
             (
-                (self.pipeline, tag, one.begin, one.rows, one.run, one.counted_at, self.keep_seconds)
-                for one in counts
+                (self.pipeline, tag, hour.begin, hour.rows, hour.run, hour.counted_at, self.keep_seconds)
+                for tag, hour in counts
             ),
         )
 

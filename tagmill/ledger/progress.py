@@ -238,25 +238,35 @@ class ProgressStore:
     def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
         """Yield all open holds of these tags."""
         query = f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard IN ?"
-        for tag in tags:
-            yield from map(_hold, self.cassandra.stream(query, pipeline, tag, list(range(HOLD_SHARDS))))
+        for tag, shards in self._shards_with_holds(pipeline, tags):
+            yield from map(_hold, self.cassandra.stream(query, pipeline, tag, shards))
 
     def held_rows(self, pipeline: str, tags: Sequence[str]) -> dict[str, int]:
         """Return by tag how many rows the open holds keep back."""
-        table, all_shards = f"{self.keyspace}.holds", list(range(HOLD_SHARDS))
-        found = self.cassandra.execute_many(
-            f"SELECT tag, shard FROM {table} WHERE pipeline = ? AND tag = ? AND shard IN ? PER PARTITION LIMIT 1",
-            ((pipeline, tag, all_shards) for tag in tags),
-        )
-        filled = [(pipeline, row.tag, row.shard) for rows in found for row in rows]
+        keys = [
+            (pipeline, tag, shard)
+            for tag, shards in self._shards_with_holds(pipeline, tags)
+            for shard in shards
+        ]
         # One shard a request: Cassandra warns of sums over several partitions.
         sums = self.cassandra.execute_many(
-            f"SELECT sum(held_rows) AS held FROM {table} WHERE pipeline = ? AND tag = ? AND shard = ?", filled
+            f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? "
+            "AND shard = ?",
+            keys,
         )
         held = dict.fromkeys(tags, 0)
-        for (_, tag, _), rows in zip(filled, sums, strict=True):
+        for (_, tag, _), rows in zip(keys, sums, strict=True):
             held[tag] += int(rows[0].held or 0)
         return held
+
+    def _shards_with_holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
+        """Yield the tags that have open holds, and the shards in which these are."""
+        found = self.cassandra.execute_many(
+            f"SELECT tag, shard FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard IN ? "
+            "PER PARTITION LIMIT 1",
+            ((pipeline, tag, list(range(HOLD_SHARDS))) for tag in tags),
+        )
+        yield from ((rows[0].tag, [row.shard for row in rows]) for rows in found if rows)
 
     def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
         """Return the open hold of one persistence_id; None: it has none."""

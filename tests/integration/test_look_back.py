@@ -69,7 +69,7 @@ def settled(made) -> None:
 def hour_rows(made) -> dict[int, int]:
     """Return the rows of each hour of the tag 't' that the ledger has counted."""
     with Ledger(made.cassandra) as ledger:
-        counts = hour_counts(made, ledger.cassandra, only(made)).of("t", 0)
+        (counts,) = hour_counts(made, ledger.cassandra, only(made)).of({"t": 0})
     return {hour: count.rows for hour, count in counts.items()}
 
 

@@ -13,11 +13,13 @@ from uuid import UUID
 import clickhouse_connect
 import pytest
 
+from tagmill.clickhouse import client as clickhouse_client
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError, RecordsLost, SealedFileDamaged, TagmillError, TopicRecreated
+from tagmill.idle_connections import IdleConnections
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support.delivery import tagmill
@@ -677,6 +679,7 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
         "get_client",
         partial(clickhouse_connect.get_client, settings={"short_circuit_function_evaluation": "disable"}),
     )
+    monkeypatch.setattr(clickhouse_client, "idle", IdleConnections())
     required = [{"name": f"r{at}", "type": kind, "nullable": False} for at, kind in enumerate(EDGES)]
     optional = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(EDGES)]
     lowest, highest, outside = (list(values) for values in zip(*EDGES.values(), strict=True))

@@ -19,9 +19,11 @@ from pyarrow import fs
 from tenacity import wait_none
 
 from tagmill.cassandra import client
+from tagmill.clickhouse import client as clickhouse_client
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery import push
+from tagmill.idle_connections import IdleConnections
 from tagmill.kafka import client as kafka_client
 from tagmill.runs import storage
 
@@ -147,6 +149,7 @@ def broken_clickhouse(error: BaseException, pattern: str) -> Iterator[Broken]:
 
     with (
         patch.object(clickhouse_connect, "get_client", Proxy),
+        patch.object(clickhouse_client, "idle", IdleConnections()),
         patch.object(push, "wait_random_exponential", lambda *_, **__: wait_none()),
     ):
         yield broken

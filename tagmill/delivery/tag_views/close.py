@@ -71,18 +71,33 @@ def close(workspace: Workspace, run: int, fence: int) -> Manifest:
 
 
 def _note_hours(
-    counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime
+    counts: HourCounts,
+    manifest: Manifest,
+    tags: Iterable[str],
+    again: Mapping[str, Sequence[HourRows]],
+    planned_at: datetime,
 ) -> None:
-    """Write how many rows a run accounts for in each hour of a tag.
+    """Write how many rows a run accounts for in each hour of some tags; `again`: what its plan has counted.
 
-    This happens before the watermark moves, so that a close that was killed does it again. A run that brought
+    This happens before the watermarks move, so that a close that was killed does it again. A run that brought
     a watermark back from the future has read hours a second time, so its new rows are not added.
     """
-    done, run = manifest.tags[tag], manifest.run
-    counts.write(tag, [HourCount(hour.begin, hour.rows, run, planned_at) for hour in again])
-    if done.hours and done.back_from is None:
-        known = counts.of(tag, min(hour.begin for hour in done.hours))
-        counts.write(tag, read_hours({hour.begin: hour.rows for hour in done.hours}, known, run, planned_at))
+    run, read = manifest.run, dict[str, dict[int, int]]()
+    counts.write(
+        (tag, HourCount(hour.begin, hour.rows, run, planned_at))
+        for tag in tags
+        for hour in again.get(tag, [])
+    )
+    for tag in tags:
+        done = manifest.tags[tag]
+        if done.hours and done.back_from is None:
+            read[tag] = {hour.begin: hour.rows for hour in done.hours}
+    known_of = counts.of({tag: min(hours) for tag, hours in read.items()})
+    counts.write(
+        (tag, count)
+        for (tag, hours), known in zip(read.items(), known_of, strict=True)
+        for count in read_hours(hours, known, run, planned_at)
+    )
 
 
 def _note_build(workspace: Workspace, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
@@ -228,6 +243,7 @@ def _move_watermarks(
     now, pipeline = workspace.cassandra.now(), workspace.pipeline
     counts = hour_counts(workspace.settings, workspace.cassandra, manifest.pipeline)
     marks, written = ledger.delivered.watermarks(manifest.pipeline), list[Watermark]()
+    moving = list[str]()
     of_tags: dict[str, list[BatchRow]] = {}
     for batch in batches:
         if batch.state == BatchState.IN_CLICKHOUSE:
@@ -241,16 +257,12 @@ def _move_watermarks(
         gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
         counted = counting(mark, manifest.run, there, gone)
         if manifest.moves_watermark and tag not in void_tags and may_move(known, done):
-            _note_hours(
-                counts,
-                manifest,
-                tag,
-                plan.look_back.get(tag, []) if plan else [],
-                plan.planned_at if plan else now,
-            )
+            moving.append(tag)
             written.append(moved(counted, done, now))
         elif there or gone:
             written.append(counted)
+    again, planned_at = (plan.look_back, plan.planned_at) if plan else ({}, now)
+    _note_hours(counts, manifest, moving, again, planned_at)
     checkpoints.reached("close.before_watermarks")
     ledger.delivered.write_watermarks(manifest.pipeline, written)
 

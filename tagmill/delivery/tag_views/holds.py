@@ -73,13 +73,15 @@ def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, star
 
 
 def first_held(
-    ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str
-) -> tuple[str, int, int, int] | None:
-    """Return where the earliest held row of a tag lies: (tag, timebucket, after, until), as Views.count takes
-    it; None without holds.
+    ledger: Ledger, name: str, pipeline: PipelineSettings, tags: Iterable[str]
+) -> list[tuple[str, int, int, int]]:
+    """Return where the earliest held row of each tag with holds lies: (tag, timebucket, after, until), as
+    Views.count takes it.
     """
-    first = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
-    return None if first is None else (tag, pipeline.bucket_size.start(first), first - 1, first)
+    first: dict[str, int] = {}
+    for hold in ledger.delivered.holds(name, tags):
+        first[hold.tag] = min(hold.from_ticks, first.get(hold.tag, hold.from_ticks))
+    return [(tag, pipeline.bucket_size.start(ticks), ticks - 1, ticks) for tag, ticks in first.items()]
 
 
 def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: datetime) -> HoldRow:

@@ -68,14 +68,21 @@ class LookBack:
         )
         self.windows = sorted(pipeline.look_back_windows_seconds)
 
-    def with_more(self, run: int, tag: str, watermark: int) -> Iterator[tuple[int, list[Slice]]]:
-        """Count the due hours of a tag before its watermark (ticks).
+    def with_more(self, run: int, watermarks: Mapping[str, int]) -> Iterator[tuple[str, int, list[Slice]]]:
+        """Count the due hours of tags before their watermarks (ticks).
 
         Yields those with more rows than are accounted for, and notes the others as counted.
         """
         if not self.windows:
             return
-        known = self.counts.of(tag, self._first(tag))
+        known_of = self.counts.of({tag: self._first(tag) for tag in watermarks})
+        for (tag, watermark), known in zip(watermarks.items(), known_of, strict=True):
+            for begin, parts in self._with_more(run, tag, watermark, known):
+                yield tag, begin, parts
+
+    def _with_more(
+        self, run: int, tag: str, watermark: int, known: Mapping[int, HourCount]
+    ) -> Iterator[tuple[int, list[Slice]]]:
         due = [
             begin
             for begin in self._hours(tag, watermark)
@@ -89,7 +96,7 @@ class LookBack:
             begin for begin in counted if begin not in more or rows[begin] <= in_clickhouse.get(begin, -1)
         ]
         if not self.only_look:
-            self.counts.write(tag, [HourCount(begin, rows[begin], run, self.now) for begin in settled])
+            self.counts.write((tag, HourCount(begin, rows[begin], run, self.now)) for begin in settled)
         yield from (
             (begin, counted[begin]) for begin in more if rows[begin] > in_clickhouse.get(begin, rows[begin])
         )

@@ -141,14 +141,13 @@ class InputReader:
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
 
     def _known_buckets(self, tag: str) -> tuple[int | None, list[int]]:
-        if tag in self._found_buckets:
-            return self._found_buckets[tag]
-        return self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)
+        if tag not in self._found_buckets:
+            self._found_buckets[tag] = self.ledger.delivered.known_buckets(self.bucket_cache_key, tag)
+        return self._found_buckets[tag]
 
     def _keep_buckets(self, tag: str, buckets: list[int], scanned_to: int) -> None:
-        if self.only_look:
-            self._found_buckets[tag] = (scanned_to, buckets)
-        else:
+        self._found_buckets[tag] = (scanned_to, buckets)
+        if not self.only_look:
             self.ledger.delivered.keep_buckets(self.bucket_cache_key, tag, buckets, scanned_to)
 
     def _slice(self, bucket: int, after: int, until: int) -> Slice | None:
@@ -239,12 +238,13 @@ class InputReader:
 
     def _up_to_watermarks(self, first: Mapping[str, int]) -> Iterator[Part]:
         """Yield, by tag, the slices with rows from a tick to the tag's watermark."""
-        for tag, from_ticks in first.items():
-            mark = self.base.marks.get(tag)
-            if mark:
-                known = self._buckets(tag, from_ticks, filled=True)
-                parts = (self._slice(bucket, from_ticks - 1, mark.ticks) for bucket in known)
-                yield from self._counted((tag, part) for part in parts if part)
+        parts = (
+            (tag, self._slice(bucket, from_ticks - 1, mark.ticks))
+            for tag, from_ticks in first.items()
+            if (mark := self.base.marks.get(tag))
+            for bucket in self._buckets(tag, from_ticks, filled=True)
+        )
+        yield from self._counted((tag, part) for tag, part in parts if part)
 
     def _late_hours(self) -> Iterator[tuple[str, int, list[Slice]]]:
         """Yield the hours before the watermarks to which rows have come.
@@ -260,10 +260,8 @@ class InputReader:
             inputs.now,
             only_look=self.only_look,
         )
-        for tag in inputs.tags:
-            if tag in inputs.marks and tag not in late:
-                for begin, parts in look_back.with_more(inputs.run, tag, inputs.marks[tag].ticks):
-                    yield tag, begin, parts
+        judged = (tag for tag in inputs.tags if tag in inputs.marks and tag not in late)
+        yield from look_back.with_more(inputs.run, {tag: inputs.marks[tag].ticks for tag in judged})
 
     def _delivered(self, tag: str, hours: Sequence[int]) -> Mapping[int, int] | None:
         try:
@@ -288,11 +286,12 @@ class InputReader:
 
     def _look_back(self) -> Iterator[Part]:
         """Yield the slices of the look-back windows that end at the watermarks."""
-        for tag in self.base.tags:
-            mark = self.base.marks.get(tag)
-            if mark:
-                window = self._window(tag, self.base.window_from(tag, mark.ticks), mark.ticks)
-                yield from self._counted((tag, part) for part in window)
+        yield from self._counted(
+            (tag, part)
+            for tag in self.base.tags
+            if (mark := self.base.marks.get(tag))
+            for part in self._window(tag, self.base.window_from(tag, mark.ticks), mark.ticks)
+        )
 
     def _window(self, tag: str, after: int, until: int) -> list[Slice]:
         size = self.pipeline.bucket_size
@@ -304,11 +303,7 @@ class InputReader:
 
     def _held_ttls(self) -> Iterator[tuple[str, int]]:
         """Yield, for each tag, the remaining TTL of its earliest held row."""
-        parts = [
-            part
-            for tag in self.base.tags
-            if (part := hold_looks.first_held(self.ledger, self.base.name, self.pipeline, tag))
-        ]
+        parts = hold_looks.first_held(self.ledger, self.base.name, self.pipeline, self.base.tags)
         counts = self.views.count(parts)
         yield from ((tag, ttl) for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None)
 

@@ -331,7 +331,7 @@ def expiring(workspace: Workspace) -> Iterable[str]:
     parts: list[tuple[str, int, int, int | None]] = [
         (tag, bucket, after[tag], None) for tag, bucket in oldest.items()
     ]
-    parts += (part for tag in pipeline.tags if (part := first_held(ledger, workspace.name, pipeline, tag)))
+    parts += first_held(ledger, workspace.name, pipeline, pipeline.tags)
     soon = pipeline.quality.min_ttl_warning_seconds
     for (tag, *_), (rows, ttl) in zip(parts, views.count(parts), strict=True):
         if rows and ttl is not None and ttl < soon:
