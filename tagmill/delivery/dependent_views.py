@@ -30,11 +30,10 @@ class DependentViews:
         """Send an insert and record its start and outcome; return False if ClickHouse did not confirm that it
         wrote the rows.
 
-        Without views nothing is recorded and nothing needs to be confirmed.
+        Without views nothing is recorded.
         """
         if not self.names:
-            send()
-            return True
+            return send()
         inserts = self._inserts()
         inserts.note(batch, Outcome.BEGUN, self.names)
         try:

@@ -207,7 +207,8 @@ class _Pushing:
         if two_offsets is not None:
             two_offsets.note(str(row.batch_id), times_in(io.BytesIO(content)))
         if not confirmed:
-            views.require_whole(row)
+            # Those that depend on the table now: one may have been made, and failed, since they were asked for.
+            DependentViews(self.ledger, clickhouse, manifest, table).require_whole(row)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
         views.forget(row)
         checkpoints.reached("push.after_batch")

@@ -55,7 +55,7 @@ def test_connection_taken_over_knows_new_tables(own, stack, place):
         assert "new" not in after.tables(place)
 
 
-def test_table_that_was_found_is_not_looked_for_again(own, stack, place):
+def test_found_table_is_not_looked_for_again(own, stack, place):
     with Cassandra(own) as cassandra:
         assert cassandra.missing(place, ["a", "b"]) == ["a", "b"]
         for name in ("a", "b"):

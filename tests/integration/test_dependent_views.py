@@ -275,6 +275,27 @@ def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
     viewed.is_whole()
 
 
+def test_view_made_during_a_push_is_guarded(viewed):
+    """Make the first view when a push has found none, and lose the insert's answer: the view may lack the batch."""
+    for view in ("v1", "v2", "v3"):
+        viewed.sql(f"DROP VIEW {{t}}_{view} SYNC")
+    viewed.sealed()
+    faulty_clickhouse.order(viewed.stack.clickhouse.port, "drop_after", match=f"INSERT INTO `{viewed.name}` ")
+
+    def reached(name):
+        if name == "push.before_insert":
+            viewed.sql(
+                "CREATE MATERIALIZED VIEW {t}_new TO {t}_copy AS SELECT persistence_id, sequence_nr FROM {t}"
+            )
+
+    with (
+        patch.object(checkpoints, "reached", reached),
+        raises(ViewsUnknown, pipeline=viewed.name, run=1) as error,
+    ):
+        viewed.push()
+    assert f"default.{viewed.name}_new" in str(error.value) and viewed.batch() in str(error.value)
+
+
 def test_batches_with_healthy_views_are_left_alone(viewed):
     """Refuse resend, withdrawal, repair and erasure while views depend on the table, and name in a repair
     what it left.

@@ -28,7 +28,7 @@ class Connection:
         self.has_ended = True
 
 
-def test_connection_is_taken_by_what_it_was_made_for():
+def test_connection_is_taken_by_its_own_settings():
     idle, a, b = IdleConnections(), Connection("a"), Connection("b")
     idle.give_back(a)
     idle.give_back(b)
