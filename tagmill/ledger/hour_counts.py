@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.config.settings import Settings
@@ -36,13 +37,15 @@ class HourCounts:
 
     def of(self, first_hours: Mapping[str, int]) -> Iterator[dict[int, HourCount]]:
         """Yield the hours of each of these tags from its first one on, by their begin."""
-        found = self.cassandra.execute_many(
-            f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? AND hour >= ?",
-            ((self.pipeline, tag, begin) for tag, begin in first_hours.items()),
-            concurrency=TAGS_AT_ONCE,
+        query = (
+            f"SELECT hour, rows, run, counted_at FROM {self.table} WHERE pipeline = ? AND tag = ? "
+            "AND hour >= ?"
         )
-        for rows in found:
-            yield {row.hour: HourCount(row.hour, row.rows, row.run, utc(row.counted_at)) for row in rows}
+        remaining = iter(first_hours.items())
+        while group := list(islice(remaining, TAGS_AT_ONCE)):
+            values = ((self.pipeline, tag, begin) for tag, begin in group)
+            for rows in self.cassandra.execute_many(query, values):
+                yield {row.hour: HourCount(row.hour, row.rows, row.run, utc(row.counted_at)) for row in rows}
 
     def write(self, counts: Iterable[tuple[str, HourCount]]) -> None:
         """Write hours of tags."""
