@@ -2,8 +2,7 @@
 
 import os
 from collections import deque
-from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 # Connections of a kind that are kept.
 MOST_IDLE = 2
@@ -38,11 +37,13 @@ class IdleConnections(Generic[C]):
         for kept in reversed(tuple(self._kept)):
             process, connection = kept
             if process == os.getpid() and connection.made_for == made_for:
-                with suppress(ValueError):  # another thread took it
+                try:
                     self._kept.remove(kept)
-                    if connection.works():
-                        return connection
-                    connection.end()
+                except ValueError:  # another thread took it
+                    continue
+                if connection.works():
+                    return connection
+                connection.end()
         return None
 
     def give_back(self, connection: C) -> None:
@@ -52,3 +53,25 @@ class IdleConnections(Generic[C]):
             process, oldest = self._kept.popleft()
             if process == os.getpid():  # the threads of another process's are not here
                 oldest.end()
+
+
+class Borrower(Generic[C]):
+    """What works on a connection that nobody else uses.
+
+    Close it, or use it in `with`: the next one with the same settings takes over its connection.
+    """
+
+    def __init__(self, idle: IdleConnections[C], connection: C) -> None:
+        self._idle, self._connection, self._is_open = idle, connection, True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
+        if self._is_open:
+            self._is_open = False
+            self._idle.give_back(self._connection)

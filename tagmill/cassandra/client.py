@@ -79,7 +79,7 @@ from tagmill.errors import (
     StoreUnavailable,
     TagmillError,
 )
-from tagmill.idle_connections import IdleConnections
+from tagmill.idle_connections import Borrower, IdleConnections
 
 # Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
 PASSING = (
@@ -170,10 +170,8 @@ class _Connection:
 idle = IdleConnections[_Connection]()
 
 
-class Cassandra:
+class Cassandra(Borrower[_Connection]):
     """A session that keeps prepared statements by their text and reads what Tagmill writes.
-
-    Close it, or use it in `with`: the next one with the same settings takes over its connection.
 
     `compression`: whether traffic is compressed, where the driver can do that.
     """
@@ -182,22 +180,9 @@ class Cassandra:
         self.settings = settings
         self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         self._reads_at = ConsistencyLevel.name_to_value[settings.own_consistency]
-        self._connection = idle.take(settings, compression) or _Connection(settings, compression)
+        super().__init__(idle, idle.take(settings, compression) or _Connection(settings, compression))
         self.cluster, self.session = self._connection.cluster, self._connection.session
         self._seen: set[tuple[str, str]] = set()
-        self._is_open = True
-
-    def __enter__(self) -> "Cassandra":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
-        if self._is_open:
-            self._is_open = False
-            idle.give_back(self._connection)
 
     @cached_property
     def clocks(self) -> list[clock.Reading]:

@@ -30,7 +30,7 @@ from tagmill.config.settings import ClickHouseSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
 from tagmill.errors import AGAIN, ConfigurationError, DestinationDiffers, LoginRefused, StoreUnavailable
-from tagmill.idle_connections import IdleConnections
+from tagmill.idle_connections import Borrower, IdleConnections
 
 # These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows
 # became two parts.
@@ -156,31 +156,15 @@ class _Connection:
 idle = IdleConnections[_Connection]()
 
 
-class ClickHouse:
-    """An HTTP client, for destinations with the columns of `layout`.
-
-    Close it, or use it in `with`: the next one with the same settings takes over its connection.
-    """
+class ClickHouse(Borrower[_Connection]):
+    """An HTTP client, for destinations with the columns of `layout`."""
 
     def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
         self.settings, self.layout = settings, layout
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
-        self._is_open = True
         with self._tls_explained(), self.explained("can't be reached"):
-            self._connection = idle.take(settings) or _Connection(settings)
+            super().__init__(idle, idle.take(settings) or _Connection(settings))
         self.client = self._connection.client
-
-    def __enter__(self) -> "ClickHouse":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the connection back for the next one with the same settings; it ends with the process at the latest."""
-        if self._is_open:
-            self._is_open = False
-            idle.give_back(self._connection)
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
         """Run one statement that returns no rows."""
@@ -534,7 +518,11 @@ class ClickHouse:
             text = f"{self.where} {action}: {_brief(error)}"
             if code in (193, 194, 516, 192):
                 login = "user name or password"
-                if self.settings.tls_certificate_file is not None and self.settings.password is None:
+                if (
+                    self.settings.tls
+                    and self.settings.tls_certificate_file
+                    and self.settings.password is None
+                ):
                     login = "user name, or the client certificate as its login"
                 raise LoginRefused(f"{self.where} refused the {login}. Nothing was done") from None
             if code is None or code in PASSING_CODES:

@@ -74,7 +74,12 @@ class Ledger:
         self.cassandra = cassandra or Cassandra(settings)
         self.ledger_keyspace = settings.ledger_keyspace
         self.keyspace = identifiers.cql(settings.ledger_keyspace)
-        if cassandra is None and self.cassandra.keyspace(settings.ledger_keyspace) is None:
+        steps = SchemaSteps(self.cassandra, settings.ledger_keyspace)
+        if (
+            cassandra is None
+            and not steps.exist()
+            and self.cassandra.keyspace(settings.ledger_keyspace) is None
+        ):
             self.cassandra.close()
             raise ConfigurationError(
                 f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not "
@@ -82,7 +87,7 @@ class Ledger:
                 "Create it: tagmill schema apply"
             )
         try:
-            SchemaSteps(self.cassandra, settings.ledger_keyspace).require_known()
+            steps.require_known()
         except TagmillError:
             if cassandra is None:
                 self.cassandra.close()

@@ -40,7 +40,7 @@ class SchemaSteps:
 
     def applied(self) -> set[int]:
         """Return the numbers of the applied steps; none for a ledger that is older than the table."""
-        if not self._exist():
+        if not self.exist():
             return set()
         rows = self.cassandra.execute(f"SELECT step FROM {self.table} WHERE ledger = ?", LEDGER)
         return {row.step for row in rows}
@@ -57,7 +57,7 @@ class SchemaSteps:
 
     def require_known(self) -> None:
         """Raise LedgerNewer if a newer program has applied steps that this one does not know."""
-        if not self._exist():
+        if not self.exist():
             return
         newest = self.cassandra.execute(
             f"SELECT step, program FROM {self.table} WHERE ledger = ? LIMIT 1", LEDGER
@@ -70,5 +70,6 @@ class SchemaSteps:
                 "Nothing was done. Install the newer version here"
             )
 
-    def _exist(self) -> bool:
+    def exist(self) -> bool:
+        """Return whether the ledger has the table of its steps; one that is older, or not there, has not."""
         return not self.cassandra.missing(self.ledger_keyspace, [self.TABLE])
