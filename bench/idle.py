@@ -103,7 +103,7 @@ def moment(text: str) -> datetime:
 
 def append(stack: Stack, rows: int) -> None:
     """Write events as an application would: to the journal, and with their numbers to the view."""
-    keyspace = Settings.load(Path(stack.places.config)).pipeline(PIPELINE).keyspace
+    keyspace = Settings.load(Path(stack.layout.config)).pipeline(PIPELINE).keyspace
     newest = datetime.now(tz=UTC) - timedelta(seconds=OLD)
     name = f"bench-{uuid.uuid4().hex[:8]}"
     events, numbered = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
@@ -115,7 +115,7 @@ def append(stack: Stack, rows: int) -> None:
         numbered.append((TAG, bucket, offset, persistence_id, number, number, *PAYLOAD.values()))
     keys = "persistence_id, partition_nr, sequence_nr, timestamp, timebucket, tags"
     of_view = "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
-    with session(stack.places.ports.cassandra) as connected:
+    with session(stack.layout.ports.cassandra) as connected:
         for table, columns, values in (("messages", keys, events), ("tag_views", of_view, numbered)):
             names = [*columns.split(", "), *PAYLOAD]
             marks = ", ".join("?" for _ in names)

@@ -28,7 +28,7 @@ from tagmill.config.settings import ClickHouseSettings, Settings
 from tagmill.delivery.topics import destination_table
 from tagmill.delivery.topics.seal import IN_FILES
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import places, unread
+from tagmill.kafka.offset_ranges import partitions_of, unread
 from tagmill.kafka.worker_source import RecordsByTasks
 from tagmill.ledger import schema
 from tagmill.ledger.sent_batches import DestinationBatches
@@ -111,7 +111,11 @@ def raw(settings: Settings, ids: str = "") -> None:
     spark = session(settings)
     with Kafka(settings.kafka) as kafka:
         ranges, _ = unread(
-            PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on=""
+            PIPELINE,
+            kafka.spans(partitions_of(kafka, PIPELINE, ["bench"], [])),
+            {},
+            accept_lost=False,
+            go_on="",
         )
         insert = partial(_insert, settings=settings.clickhouse)
         inserted = RecordsByTasks(spark, settings.kafka, ranges).made(insert, pa.schema({"rows": pa.int64()}))

@@ -37,9 +37,9 @@ class Airflow(Service):
     stop_signal: ClassVar[int] = signal.SIGINT
     stop_seconds: ClassVar[float] = 20  # seconds: Airflow waits for running tasks, which are safe to kill
 
-    def __init__(self, places: StackLayout) -> None:
-        super().__init__(places.home / "airflow", places.ports.airflow)
-        self.places = places
+    def __init__(self, layout: StackLayout) -> None:
+        super().__init__(layout.home / "airflow", layout.ports.airflow)
+        self.layout = layout
 
     def where(self) -> str:
         """Return the address of the UI, with the login and the file of the password."""
@@ -49,18 +49,18 @@ class Airflow(Service):
         """Return the command that starts Airflow standalone; raise ConfigurationError if Airflow or its Java
         is missing.
         """
-        folder = self.places.airflow_venv / "bin"
+        folder = self.layout.airflow_venv / "bin"
         if not (folder / "airflow").exists():
             raise ConfigurationError(
-                f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup"
+                f"there is no Airflow in {self.layout.airflow_venv}; Airflow was not started. Run bin/setup"
             )
         find_java(SPARK)  # Airflow's tasks start Spark, which needs this Java
         # -P keeps the folder `local` off the module path, where it would hide Airflow's own modules.
-        return [str(folder / "python"), "-P", str(self.places.root / "local" / "standalone.py")]
+        return [str(folder / "python"), "-P", str(self.layout.root / "local" / "standalone.py")]
 
     def environment(self) -> dict[str, str]:
         """Return Airflow's settings, connections and PATH as environment variables."""
-        return environment(self.places, self.home)
+        return environment(self.layout, self.home)
 
     def healthy(self) -> bool:
         """Return whether Airflow reports its database, scheduler and DAG processor as healthy."""
@@ -99,23 +99,23 @@ class Airflow(Service):
         return one_line("\n".join(line for line in text.splitlines() if "Warning" not in line))
 
 
-def environment(places: StackLayout, home: Path) -> dict[str, str]:
+def environment(layout: StackLayout, home: Path) -> dict[str, str]:
     """Return the variables of an Airflow standalone on this stack: settings, connections, the environment
     for jobs, and PATH.
     """
-    base = f"http://127.0.0.1:{places.ports.airflow}"
+    base = f"http://127.0.0.1:{layout.ports.airflow}"
     java = java_home(SPARK)
     return {
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(places.root / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(places.root / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(layout.root / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(layout.root / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
         "AIRFLOW__API__HOST": "127.0.0.1",  # the default listens on every interface
-        "AIRFLOW__API__PORT": str(places.ports.airflow),
+        "AIRFLOW__API__PORT": str(layout.ports.airflow),
         "AIRFLOW__API__WORKERS": "1",
         # Workers derive the execution API's address from the base URL: without it, tasks fail on any port but
         # 8080.
@@ -133,16 +133,16 @@ def environment(places: StackLayout, home: Path) -> dict[str, str]:
         "SPT_NOENV": "1",  # stops process titles from overwriting the environment, where local.processes reads the mark
         "SCARF_ANALYTICS": "false",
         "DO_NOT_TRACK": "1",
-        **connections(places),
-        "TAGMILL_CONFIG": str(places.config),
-        "TAGMILL_CASSANDRA__PORT": str(places.ports.cassandra),
-        "TAGMILL_CLICKHOUSE__PORT": str(places.ports.clickhouse),
-        "TAGMILL_KAFKA__BOOTSTRAP_SERVERS": json.dumps([f"127.0.0.1:{places.ports.kafka}"]),
+        **connections(layout),
+        "TAGMILL_CONFIG": str(layout.config),
+        "TAGMILL_CASSANDRA__PORT": str(layout.ports.cassandra),
+        "TAGMILL_CLICKHOUSE__PORT": str(layout.ports.clickhouse),
+        "TAGMILL_KAFKA__BOOTSTRAP_SERVERS": json.dumps([f"127.0.0.1:{layout.ports.kafka}"]),
         "TAGMILL_SPARK__ENVIRONMENT": sys.prefix,
         "JAVA_HOME": java,
         "PATH": os.pathsep.join(
             [
-                str(places.airflow_venv / "bin"),
+                str(layout.airflow_venv / "bin"),
                 f"{java}/bin",
                 os.environ.get("PATH", os.defpath),
             ]
@@ -151,7 +151,7 @@ def environment(places: StackLayout, home: Path) -> dict[str, str]:
     }
 
 
-def connections(places: StackLayout) -> dict[str, str]:
+def connections(layout: StackLayout) -> dict[str, str]:
     """Return the three Airflow connections that the demo pipeline names, as AIRFLOW_CONN_* variables."""
 
     def variable(content: dict[str, Any]) -> str:
@@ -159,10 +159,10 @@ def connections(places: StackLayout) -> dict[str, str]:
 
     return {
         "AIRFLOW_CONN_TAGMILL_CASSANDRA": variable(
-            {"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.cassandra}
+            {"conn_type": "generic", "host": "127.0.0.1", "port": layout.ports.cassandra}
         ),
         "AIRFLOW_CONN_TAGMILL_CLICKHOUSE": variable(
-            {"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.clickhouse}
+            {"conn_type": "generic", "host": "127.0.0.1", "port": layout.ports.clickhouse}
         ),
         "AIRFLOW_CONN_TAGMILL_SPARK": variable(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}

@@ -132,13 +132,13 @@ class Cassandra(Service):
         (self.home / "tmp").mkdir(exist_ok=True)
         authenticator = "PasswordAuthenticator" if self.passwords else "AllowAllAuthenticator"
         authorizer = "CassandraAuthorizer" if self.passwords else "AllowAllAuthorizer"
-        places = {
+        values = {
             "home": self.home,
             "port": self.port,
             "storage_port": self.storage_port,
             "tokens": self.tokens,
         }
-        yaml = YAML.format(**places, authenticator=authenticator, authorizer=authorizer)
+        yaml = YAML.format(**values, authenticator=authenticator, authorizer=authorizer)
         if self.tls:
             shown = self.tls.write_for_java(self.home / "shown.pem")
             yaml += ENCRYPTION.format(shown=shown, authority=self.tls.authority)

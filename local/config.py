@@ -75,19 +75,19 @@ type = "LowCardinality(String)"
 
 
 def write_config(
-    places: StackLayout, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
+    layout: StackLayout, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
 ) -> Path:
     """Write the configuration file unless it exists, and return its path.
 
     Keyspace and destination get the pipeline's name.
     """
-    file = places.config
+    file = layout.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         text = (TEXT + BESIDE if pipeline == "orders" else TEXT).format(
-            cassandra=places.ports.cassandra,
-            clickhouse=places.ports.clickhouse,
-            kafka=places.ports.kafka,
+            cassandra=layout.ports.cassandra,
+            clickhouse=layout.ports.clickhouse,
+            kafka=layout.ports.kafka,
             classes=os.path.relpath(class_archive.FILE, file.parent),
             pipeline=pipeline,
             first=first_time_bucket,

@@ -103,17 +103,17 @@ def run(
     raise typer.Exit(code)
 
 
-def demo(places: StackLayout, once: bool, report: Path | None, events: int | None) -> Outcome:
+def demo(layout: StackLayout, once: bool, report: Path | None, events: int | None) -> Outcome:
     """Start the stack, deliver, show the result and wait for Ctrl-C unless `once`; leave no process
     behind.
     """
     began = time.monotonic()
-    journal: Journal = Orders() if events is None else Generated(events, places.home)
-    places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
-    stack = Stack(places)
+    journal: Journal = Orders() if events is None else Generated(events, layout.home)
+    layout = layout if events is None else replace(layout, config_name=f"{journal.name}.toml")
+    stack = Stack(layout)
     if report:
         remove_old(report)
-    with alone(places) as lock, _stopped_at_the_end(stack, lock):
+    with alone(layout) as lock, _stopped_at_the_end(stack, lock):
         settings, journals = _prepared(stack, journal)
         dags = _dags(settings)
         runner = DagRunner(stack.airflow.api(), dags, console, stack.require_alive)
@@ -134,12 +134,12 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
     """Start the stack, apply the schema and load the journals while Airflow starts; return the settings and
     the journals.
     """
-    places = stack.places
-    write_config(places, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
-    os.environ[CONFIG_VARIABLE] = str(places.config)
-    os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
-    os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
-    os.environ["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([f"127.0.0.1:{places.ports.kafka}"])
+    layout = stack.layout
+    write_config(layout, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
+    os.environ[CONFIG_VARIABLE] = str(layout.config)
+    os.environ["TAGMILL_CASSANDRA__PORT"] = str(layout.ports.cassandra)
+    os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(layout.ports.clickhouse)
+    os.environ["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([f"127.0.0.1:{layout.ports.kafka}"])
     settings = Settings.load()
     for server in (stack.cassandra, stack.kafka):
         # For so few rows, the second compiler costs more than it saves.
@@ -154,7 +154,7 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
             OrdersWithoutViews.name in settings.pipelines
         ):  # an older configuration, or that of generated events, lacks it
             journals.append(OrdersWithoutViews())
-        with session(places.ports.cassandra) as connected:
+        with session(layout.ports.cassandra) as connected:
             for one in journals:
                 console.print(f"loading the journal {one.name} …")
                 one.load(connected)
@@ -245,8 +245,8 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
         f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)"
     )
     console.print(
-        f"config     {stack.places.config}   (export "
-        f"{CONFIG_VARIABLE}={shlex.quote(str(stack.places.config))})"
+        f"config     {stack.layout.config}   (export "
+        f"{CONFIG_VARIABLE}={shlex.quote(str(stack.layout.config))})"
     )
     console.print(f'SQL        curl -s http://127.0.0.1:{stack.clickhouse.port}/ --data-binary "{query}"\n')
     console.print(_answer(stack.clickhouse.port, query))
@@ -299,22 +299,22 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 
 
 @contextmanager
-def alone(places: StackLayout) -> Iterator[IO[str]]:
+def alone(layout: StackLayout) -> Iterator[IO[str]]:
     """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its
     stack.
 
     Raises:
         LeaseTaken: another demo uses the home.
     """
-    make_folder(places.home)
-    with open(places.home / "demo.lock", "a+") as lock:
+    make_folder(layout.home)
+    with open(layout.home / "demo.lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
             if alive(int(lock.read() or 0)):
                 raise LeaseTaken(
-                    f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or "
+                    f"another bin/run uses {layout.home}; it was left alone. Stop it with Ctrl-C, or "
                     "choose another folder "
                     "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, "
                     "…_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"

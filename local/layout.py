@@ -1,4 +1,4 @@
-"""Name the places of one stack: its folder and its ports.
+"""Name what belongs to one stack: its folder and its ports.
 
 Several stacks with different homes and ports can run at once.
 """
@@ -61,7 +61,7 @@ class StackLayout:
 
 
 def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> StackLayout:
-    """Return the stack's places: from the options, else the environment, else the ports of its last start,
+    """Return the stack's folder and ports: from the options, else the environment, else the ports of its last start,
     else the defaults.
     """
     folder = Path(home or os.environ.get(HOME_VARIABLE) or ROOT / "build" / "local").resolve()

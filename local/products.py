@@ -27,12 +27,12 @@ KINDS = ("listed", "priced", "sold")
 def load(settings: Settings) -> None:
     """Create the topic and write the records that it lacks; a second call changes nothing."""
     topic, servers = settings.topic(NAME).topics[0], ",".join(settings.kafka.bootstrap_servers)
-    places = [(topic, partition) for partition in range(PARTITIONS)]
+    partitions = [(topic, partition) for partition in range(PARTITIONS)]
     with Kafka(settings.kafka) as kafka:
         if topic in kafka.topics():
-            there = {place: span.end for place, span in kafka.spans(places).items()}
+            there = {partition: span.end for partition, span in kafka.spans(partitions).items()}
         else:
-            there = dict.fromkeys(places, 0)
+            there = dict.fromkeys(partitions, 0)
             admin = AdminClient({"bootstrap.servers": servers})
             try:
                 admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(SECONDS)

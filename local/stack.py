@@ -39,14 +39,14 @@ class PartStatus:
 class Stack:
     """All parts of one home; a start either starts all named parts or none."""
 
-    def __init__(self, places: StackLayout) -> None:
-        self.places = places
+    def __init__(self, layout: StackLayout) -> None:
+        self.layout = layout
         self.cassandra = Cassandra(
-            places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra"
+            layout.home / "cassandra", layout.ports.cassandra, layout.jars / "cassandra"
         )
-        self.clickhouse = ClickHouse(places.home / "clickhouse", places.ports.clickhouse)
-        self.kafka = Kafka(places.home / "kafka", places.ports.kafka, places.jars / "kafka")
-        self.airflow = Airflow(places)
+        self.clickhouse = ClickHouse(layout.home / "clickhouse", layout.ports.clickhouse)
+        self.kafka = Kafka(layout.home / "kafka", layout.ports.kafka, layout.jars / "kafka")
+        self.airflow = Airflow(layout)
 
     def parts(self, names: Sequence[str] = ()) -> list[Service]:
         """Return the named parts, or all if none is named, in the order in which they start."""
@@ -61,7 +61,7 @@ class Stack:
         """Raise what would keep the parts from starting: too little space, a busy port, one port for two
         parts, no Java.
         """
-        require_space(self.places.home)
+        require_space(self.layout.home)
         ports = [port for part in self.parts() for port in part.ports()]
         if twice := {port for port in ports if ports.count(port) > 1}:
             raise ConfigurationError(
@@ -76,7 +76,7 @@ class Stack:
 
     def require_alive(self) -> None:
         """Raise what keeps started parts from going on: a full disk, or a part that has ended."""
-        require_room(self.places.home)
+        require_room(self.layout.home)
         for part in self.parts():
             part.require_alive()
 
@@ -86,8 +86,8 @@ class Stack:
         self.require(names)
         started: list[Service] = []
         with self._alone():
-            self.places.remember()
-            write_config(self.places)
+            self.layout.remember()
+            write_config(self.layout)
             try:
                 for part in parts:
                     started.append(part)
@@ -124,12 +124,12 @@ class Stack:
         Raises:
             LeaseTaken: another command holds the lock.
         """
-        make_folder(self.places.home)
-        with open(self.places.home / "lock", "w") as lock:
+        make_folder(self.layout.home)
+        with open(self.layout.home / "lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                home = self.places.home
+                home = self.layout.home
                 raise LeaseTaken(
                     f"the stack in {home} is being started or stopped by another command; nothing was "
                     "done. Try again"

@@ -35,7 +35,7 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
             "repair": Param(
                 False,
                 title="Repair",
-                description="mend tag_views and deliver what is missing or wrong, for all tags, then "
+                description="repair tag_views and deliver what is missing or wrong, for all tags, then "
                 "audit again",
                 type="boolean",
             ),

@@ -51,7 +51,7 @@ MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
 # What a repair begins with the findings of a kind; those of other kinds it leaves.
 _BEGUN = {
-    "mend in the view": view_repair.IN_VIEW,
+    "repair in the view": view_repair.IN_VIEW,
     "send again or withdraw the batches of": (*IN_BATCHES, Kind.PROGRESS_DIFFERS),
     "deliver": (Kind.MISSING_IN_CLICKHOUSE,),
 }
@@ -88,7 +88,7 @@ class RepairReport(Document):
     def message(self) -> str:
         """The report in one line."""
         return (
-            f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings mended "
+            f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings repaired "
             "in the view, "
             f"{len(self.resent)} batches sent again, {len(self.withdrawn)} withdrawn, {self.delivered} "
             "rows delivered, "
@@ -208,21 +208,21 @@ class _Repair:
     def run(self) -> RepairReport:
         """Repair the view and the batches, deliver what was missing, and return the report."""
         self._finish_open()
-        mended = self._mend()
+        in_view = self._repair_view()
         checkpoints.reached("repair.mended")
-        buckets = set(mended.buckets)
+        buckets = set(in_view.buckets)
         buckets.update((event.tag, event.timebucket) for events in self._missing() for event in events)
-        resent = self._resend(mended)
-        withdrawn = self._withdraw(mended, resent, buckets)
+        resent = self._resend(in_view)
+        withdrawn = self._withdraw(in_view, resent, buckets)
         undelivered = self._note_undelivered()
         checkpoints.reached("repair.before_reread")
         self._deliver(sorted(self._passed(buckets), key=lambda bucket: (bucket[1], bucket[0])))
-        self.left.update(mended.left)
-        self.examples.update(mended.examples)
+        self.left.update(in_view.left)
+        self.examples.update(in_view.examples)
         return RepairReport(
             pipeline=self.name,
             audit=self.audit,
-            mended=dict(mended.mended),
+            mended=dict(in_view.repaired),
             resent=[str(batch) for batch in resent],
             withdrawn=[str(batch) for batch in withdrawn],
             undelivered=undelivered,
@@ -236,7 +236,7 @@ class _Repair:
 
     # -- the view
 
-    def _mend(self) -> view_repair.Mended:
+    def _repair_view(self) -> view_repair.Repaired:
         """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
         with open_step(self.settings, self.name, owner=self.owner, wait=True) as workspace:
             ledger = workspace.ledger
@@ -245,7 +245,7 @@ class _Repair:
             journal = JournalSchema.load_checked(workspace.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
-                done = view_repair.Mended()
+                done = view_repair.Repaired()
             elif self._wrong_bucket_size(audited):
                 done = self._all_left(audited, kinds)
             else:
@@ -259,7 +259,7 @@ class _Repair:
                     )
                 checkpoints.reached("repair.staged")
                 with workspace.clickhouse() as clickhouse:
-                    mender = view_repair.Mender(
+                    repairer = view_repair.ViewRepairer(
                         self.settings,
                         self.name,
                         workspace.cassandra,
@@ -267,7 +267,7 @@ class _Repair:
                         journal=journal,
                         tell=self.tell,
                     )
-                    done = mender.run(self.files, f"{self.folder}/repair")
+                    done = repairer.run(self.files, f"{self.folder}/repair")
             workspace.give_back()
             return done
 
@@ -288,8 +288,8 @@ class _Repair:
         share = self.pipeline.quality.max_wrong_bucket_share_percent
         return misplaced >= MIN_MISPLACED and misplaced * 100 > share * (audited.view_rows or 0)
 
-    def _all_left(self, audited: AuditRow, kinds: list[Kind]) -> view_repair.Mended:
-        done = view_repair.Mended()
+    def _all_left(self, audited: AuditRow, kinds: list[Kind]) -> view_repair.Repaired:
+        done = view_repair.Repaired()
         for kind in kinds:
             done.left[kind, view_repair.Left.BUCKET_SIZE] = audited.findings[kind]
             done.examples[kind, view_repair.Left.BUCKET_SIZE] = (
@@ -299,9 +299,9 @@ class _Repair:
 
     # -- batches
 
-    def _resend(self, mended: view_repair.Mended) -> list[UUID]:
+    def _resend(self, in_view: view_repair.Repaired) -> list[UUID]:
         """Send the batches again whose rows in ClickHouse are not the sealed ones; return their ids."""
-        if not mended.batches and not self._found(
+        if not in_view.batches and not self._found(
             Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES
         ):
             return []
@@ -333,13 +333,15 @@ class _Repair:
         }
         return done
 
-    def _withdraw(self, mended: view_repair.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
+    def _withdraw(
+        self, in_view: view_repair.Repaired, resent: list[UUID], buckets: set[Bucket]
+    ) -> list[UUID]:
         """Withdraw batches that were sealed when the view was wrong; return their ids.
 
         Adds to `buckets` where the view has their events now.
         """
         done: list[UUID] = []
-        wrong = {batch: (Kind.WRONG_NUMBER, 1) for batch in mended.batches} | self._wrong_batches()
+        wrong = {batch: (Kind.WRONG_NUMBER, 1) for batch in in_view.batches} | self._wrong_batches()
         for batch, (kind, count) in wrong.items():
             if batch in resent or batch not in self.runs_of:
                 continue  # sent again above, of no run, or withdrawn by an earlier attempt

@@ -66,14 +66,14 @@ class Left(StrEnum):
 
 
 @dataclass(slots=True)
-class Mended:
+class Repaired:
     """The outcome of the repair of a view.
 
     `buckets`: (tag, timebucket) of the repaired rows; `batches`: those of ClickHouse that have one of them
     under another number.
     """
 
-    mended: Counter[Kind] = field(default_factory=Counter)
+    repaired: Counter[Kind] = field(default_factory=Counter)
     left: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     examples: dict[tuple[Kind, str], str] = field(default_factory=dict)
     buckets: set[tuple[str, int]] = field(default_factory=set)
@@ -135,7 +135,7 @@ def _claims(findings: DataFrame) -> DataFrame:
     )
 
 
-class Mender:
+class ViewRepairer:
     """The repair of one pipeline's view by its staged findings."""
 
     def __init__(
@@ -158,9 +158,9 @@ class Mender:
         self.ledger = identifiers.cql(settings.cassandra.ledger_keyspace)
         self.payload = [column for column in PAYLOAD if journal.meta or column not in META]
         self.tell = tell
-        self.done = Mended()
+        self.done = Repaired()
 
-    def run(self, files: RunFiles, staged: str) -> Mended:
+    def run(self, files: RunFiles, staged: str) -> Repaired:
         """Repair the view by all staged findings, at most repair_rows_per_second; return what became of
         them.
         """
@@ -168,7 +168,7 @@ class Mender:
         for findings in (part.to_pylist() for part in files.record_batches(staged, AT_ONCE)):
             self._mend(findings)
             seen += len(findings)
-            self.tell(f"mending the view: {seen} findings looked at")
+            self.tell(f"repairing the view: {seen} findings looked at")
             time.sleep(max(0.0, begun + seen / self.pipeline.repair_rows_per_second - time.monotonic()))
         return self.done
 
@@ -209,7 +209,7 @@ class Mender:
         }
         self.done.batches |= self.clickhouse.batches_with_other_numbers(self.pipeline.destination, renumbered)
         for finding, row in sound:
-            self.done.mended[Kind(finding["kind"])] += 1
+            self.done.repaired[Kind(finding["kind"])] += 1
             if row is not None:
                 self.done.buckets.add((row["tag_name"], row["timebucket"]))
 

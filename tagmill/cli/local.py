@@ -54,7 +54,7 @@ def up(
 ) -> None:
     """Start the stack; it keeps running until `tagmill local down`."""
     with _one_line():
-        places = _local("layout").resolve(
+        layout = _local("layout").resolve(
             home,
             {
                 "cassandra": cassandra_port,
@@ -63,13 +63,13 @@ def up(
                 "airflow": airflow_port,
             },
         )
-        stack = _local("stack").Stack(places)
+        stack = _local("stack").Stack(layout)
         with _interruptible():
             stack.up(part or (), console.print)
         for chosen in stack.parts(part or ()):
             console.print(f"{chosen.name}: {chosen.where()}")
         console.print(
-            f"configuration: {places.config}\nstop: tagmill local down" + (f" --home {home}" if home else "")
+            f"configuration: {layout.config}\nstop: tagmill local down" + (f" --home {home}" if home else "")
         )
 
 

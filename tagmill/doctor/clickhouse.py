@@ -119,11 +119,11 @@ def _rights(clickhouse: ClickHouse, name: str, configured: Delivering, existing:
     user = clickhouse.settings.username or "default"
     views = {f"{configured.destination}_events"}
     stored = [identifiers.sql(table) for table in _tables(configured) if table not in views]
-    place = identifiers.sql(database)
-    needed = [(right, f"{place}.{table}") for table in stored for right in ("SELECT", "INSERT")]
+    name = identifiers.sql(database)
+    needed = [(right, f"{name}.{table}") for table in stored for right in ("SELECT", "INSERT")]
     if not existing.issuperset(_tables(configured)):
-        needed += [(right, f"{place}.*") for right in ("CREATE TABLE", "CREATE VIEW")]
-    seldom = [("ALTER DELETE", f"{place}.{identifiers.sql(configured.destination)}")]
+        needed += [(right, f"{name}.*") for right in ("CREATE TABLE", "CREATE VIEW")]
+    seldom = [("ALTER DELETE", f"{name}.{identifiers.sql(configured.destination)}")]
     try:
         missing = _missing(clickhouse, needed)
         later = _missing(clickhouse, seldom)

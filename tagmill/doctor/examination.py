@@ -29,8 +29,8 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
     Raises:
         ConfigurationError: the pipeline is not configured.
     """
-    place = Path(file or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
-    settings = yield from _configuration(place)
+    path = Path(file or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+    settings = yield from _configuration(path)
     if settings is None:
         for check in OF_CONFIGURATION:
             yield not_checked(check, "the configuration is wrong")
@@ -50,7 +50,7 @@ def examine(file: Path | None, pipeline: str | None, *, spark: bool) -> Findings
     else:
         for check in executors.CHECKS:
             yield not_checked(check, "only with --spark, which starts a small job")
-    yield from airflow.examine(place)
+    yield from airflow.examine(path)
 
 
 def guarded(section: str, checks: Checked[T], otherwise: T) -> Checked[T]:

@@ -179,10 +179,10 @@ def _removed_again(root: str) -> Iterator[None]:
     """Remove the folders of a root that did not exist before."""
     made = []
     if "://" not in root:
-        place = Path(root).absolute()
-        while not place.exists():
-            made.append(place)
-            place = place.parent
+        path = Path(root).absolute()
+        while not path.exists():
+            made.append(path)
+            path = path.parent
     try:
         yield
     finally:
@@ -193,12 +193,12 @@ def _removed_again(root: str) -> Iterator[None]:
 
 def _room(check: str, folder: str, said: str, cure: str) -> Finding:
     """Return a warning if the disk of a folder is nearly full."""
-    place = Path(folder)
+    path = Path(folder)
     if "://" in folder:
         return fine(check, said)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    while not path.exists():
+        path = path.parent
+    free = shutil.disk_usage(path).free
     if free < ROOM_BYTES:
         return warning(check, f"{said}, but only {free // 1024**2} MiB are left", cure)
     return fine(check, said)

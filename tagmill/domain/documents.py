@@ -12,7 +12,10 @@ class Document(BaseModel):
 
 
 class Batch(Document):
-    """A sealed batch: its file (relative to the storage root) and the figures that prove it."""
+    """A sealed batch: its file (relative to the storage root) and the figures that prove it.
+
+    `mended`: its rows were judged one by one, and come after those of staged files.
+    """
 
     number: int
     batch_id: str

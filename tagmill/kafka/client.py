@@ -31,7 +31,7 @@ from tagmill.errors import (
     TagmillError,
 )
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
 # What librdkafka says of a token endpoint that can't be asked, in contrast to one that refuses.
 NO_TOKEN_YET = re.compile(r"(?i)resolve host|connect|timed? ?out|HTTP error 5\d\d|\b50\d\b")
@@ -157,20 +157,21 @@ class Kafka:
         except TimeoutError:
             raise self._silent() from None
 
-    def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
+    def spans(self, partitions: Iterable[Partition]) -> dict[Partition, Span]:
         """Return the span of each partition, from the first record that is left to the end of the committed
         ones.
         """
-        places = list(places)
-        first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
-        return {place: Span(first[place], end[place]) for place in places}
+        partitions = list(partitions)
+        begin, behind = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        first, end = self._offsets(partitions, begin), self._offsets(partitions, behind)
+        return {partition: Span(first[partition], end[partition]) for partition in partitions}
 
-    def high_watermarks(self, places: Iterable[Place]) -> Mapping[Place, int]:
+    def high_watermarks(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Return for each partition the offset behind its last record, committed or in an open
         transaction.
         """
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(list(partitions), latest, IsolationLevel.READ_UNCOMMITTED)
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """Yield the records of a span one by one; for few records. Raises as `messages` does."""
@@ -324,8 +325,11 @@ class Kafka:
         return {name: value for name, value in wanted.items() if value}
 
     def _offsets(
-        self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    ) -> Mapping[Place, int]:
+        self,
+        partitions: list[Partition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Mapping[Partition, int]:
         patience = Retrying(
             retry=retry_if_exception(_leaderless),
             wait=wait_fixed(0.5),
@@ -333,16 +337,18 @@ class Kafka:
             stop=stop_after_delay(self.settings.request_timeout_seconds),
         )
         try:
-            return patience(self._asked, places, spec, isolation)
+            return patience(self._asked, partitions, spec, isolation)
         except KafkaException as error:
             raise self._explained(error) from None
 
-    def _asked(self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel) -> Mapping[Place, int]:
-        if not places:
+    def _asked(
+        self, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> Mapping[Partition, int]:
+        if not partitions:
             return {}
         seconds = self.settings.request_timeout_seconds
         asked = self._admin.list_offsets(
-            {TopicPartition(*place): spec for place in places},
+            {TopicPartition(*partition): spec for partition in partitions},
             isolation_level=isolation,
             request_timeout=seconds,
         )
@@ -458,6 +464,6 @@ def milliseconds(message: Any) -> int:
 
 
 def _record(message: Any) -> KafkaRecord:
-    place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+    position = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
     at = EARLIEST + timedelta(milliseconds=milliseconds(message))
-    return KafkaRecord(*place, at, message.key(), message.value(), list(message.headers() or ()))
+    return KafkaRecord(*position, at, message.key(), message.value(), list(message.headers() or ()))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tagmill.domain.documents import Document
 from tagmill.errors import ConfigurationError, RecordsLost, TopicRecreated
-from tagmill.kafka.client import Kafka, Place, Span
+from tagmill.kafka.client import Kafka, Partition, Span
 
 OWN_TABLES = "Give the new topic a pipeline and tables of its own"
 
@@ -22,12 +22,14 @@ class Range(Document):
     end: int
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> Partition:
         """Topic and partition."""
         return self.topic, self.partition
 
 
-def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequence[str]) -> list[Place]:
+def partitions_of(
+    kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequence[str]
+) -> list[Partition]:
     """Return the partitions of the topics that are named or have one of the prefixes, by topic and partition.
 
     Raises ConfigurationError: a named topic doesn't exist.
@@ -44,8 +46,8 @@ def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequenc
 
 def unread(
     pipeline: str,
-    spans: Mapping[Place, Span],
-    read_to: Mapping[Place, int],
+    spans: Mapping[Partition, Span],
+    read_to: Mapping[Partition, int],
     *,
     accept_lost: bool,
     go_on: str,
@@ -59,7 +61,7 @@ def unread(
     Args:
         pipeline: the pipeline's name, for the message.
         spans: the offsets that Kafka has.
-        read_to: the offset behind the last record that was read, of the places that were read.
+        read_to: the offset behind the last record that was read, of the partitions that were read.
         accept_lost: accept that records are lost.
         go_on: the command that accepts it.
         ways_on: what to do with a topic that is shorter than what was read of it.
@@ -90,11 +92,11 @@ def unread(
     return ranges, warnings
 
 
-def misplaced(place: Place, span: Span, begin: int) -> str | None:
+def misplaced(partition: Partition, span: Span, begin: int) -> str | None:
     """Return what is wrong if records from `begin` on are to be read and Kafka has those of `span`; None:
     nothing is.
     """
-    where = f"topic {place[0]}, partition {place[1]}"
+    where = f"topic {partition[0]}, partition {partition[1]}"
     if begin > span.end:
         return f"{where} ends at offset {span.end}, but {begin} were read: it was made anew"
     if begin < span.first:
@@ -105,11 +107,11 @@ def misplaced(place: Place, span: Span, begin: int) -> str | None:
     return None
 
 
-def lost_records(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
+def lost_records(ranges: Iterable[Range], spans: Mapping[Partition, Span]) -> list[str]:
     """Return a text for each of these ranges of which Kafka no longer has all offsets."""
     found = []
     for one in ranges:
-        span = spans[one.place]
+        span = spans[one.topic_partition]
         left = max(0, min(one.end, span.end) - max(one.first, span.first))
         if gone := one.end - one.first - left:
             there = f"there are {span.first} to {span.end - 1}" if span.first < span.end else "none is there"
@@ -129,4 +131,4 @@ def capped(ranges: Sequence[Range], most: int) -> list[Range]:
         end = min(one.end, one.first + max(1, left // (len(ranges) - number)))
         done.append(one.model_copy(update={"end": end}))
         left -= end - one.first
-    return sorted(done, key=lambda one: one.place)
+    return sorted(done, key=lambda one: one.topic_partition)

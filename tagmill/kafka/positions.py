@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tagmill.kafka.client import Kafka, Place, Span
+from tagmill.kafka.client import Kafka, Partition, Span
 from tagmill.kafka.offset_ranges import misplaced
 
 
@@ -62,22 +62,25 @@ class TopicPosition:
 
 
 def kafka_positions(
-    kafka: Kafka, places: Sequence[Place], delivered_to: Mapping[Place, int], recreated: Mapping[str, str]
+    kafka: Kafka,
+    partitions: Sequence[Partition],
+    delivered_to: Mapping[Partition, int],
+    recreated: Mapping[str, str],
 ) -> list[TopicPosition]:
     """Return the position of each of these partitions, in order.
 
     `recreated` has a text by topic for each whose records are not those that were read.
     """
-    spans, ends = kafka.spans(places), kafka.high_watermarks(places)
+    spans, ends = kafka.spans(partitions), kafka.high_watermarks(partitions)
     return [
         TopicPosition(
-            topic=place[0],
-            partition=place[1],
-            delivered_to=delivered_to.get(place),
+            topic=partition[0],
+            partition=partition[1],
+            delivered_to=delivered_to.get(partition),
             log_start=span.first,
             last_stable_offset=span.end,
-            high_watermark=max(ends[place], span.end),
-            another_life=recreated.get(place[0], ""),
+            high_watermark=max(ends[partition], span.end),
+            another_life=recreated.get(partition[0], ""),
         )
-        for place, span in sorted(spans.items())
+        for partition, span in sorted(spans.items())
     ]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tagmill.domain.documents import Document
 from tagmill.kafka.offset_ranges import Range
 
-Place = tuple[str, int, int]
+RecordPosition = tuple[str, int, int]
 REASON = "set apart: "
 _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(?P<offset>\d{1,18})")
 
@@ -29,7 +29,7 @@ class Apart(Document):
     ids: list[str] = []
 
     @property
-    def reasons(self) -> dict[Place, str]:
+    def reasons(self) -> dict[RecordPosition, str]:
         """The reason for which each record is set apart."""
         return {(topic, partition, offset): REASON + why for topic, partition, offset, why in self.records}
 
@@ -58,7 +58,7 @@ class Since(Document):
     delivered: list[str] = []
 
 
-def record_of(item: str) -> Place | None:
+def record_of(item: str) -> RecordPosition | None:
     """Return the record that 'topic/partition/offset' names; None for other text."""
     found = _RECORD.fullmatch(item)
     return (found["topic"], int(found["partition"]), int(found["offset"])) if found else None
@@ -66,7 +66,7 @@ def record_of(item: str) -> Place | None:
 
 def within(records: Mapping[str, str], ranges: Sequence[Range]) -> list[tuple[str, int, int, str]]:
     """Return the records (topic, partition, offset, why) that lie in the ranges of a run."""
-    spans = {one.place: one for one in ranges}
+    spans = {one.topic_partition: one for one in ranges}
     chosen = ((record_of(item), why) for item, why in records.items())
     return [
         (*record, why)
@@ -75,16 +75,18 @@ def within(records: Mapping[str, str], ranges: Sequence[Range]) -> list[tuple[st
     ]
 
 
-def parts(batch: pa.RecordBatch, reasons: Mapping[Place, str]) -> Iterator[tuple[pa.RecordBatch, str | None]]:
+def parts(
+    batch: pa.RecordBatch, reasons: Mapping[RecordPosition, str]
+) -> Iterator[tuple[pa.RecordBatch, str | None]]:
     """Split records into parts to read, and parts of one record that is set apart, with its reason."""
     begin = 0
     if reasons:
-        places = zip(*(batch[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
-        for at, place in enumerate(places):
-            if place in reasons:
+        positions = zip(*(batch[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        for at, position in enumerate(positions):
+            if position in reasons:
                 if at > begin:
                     yield batch.slice(begin, at - begin), None
-                yield batch.slice(at, 1), reasons[place]
+                yield batch.slice(at, 1), reasons[position]
                 begin = at + 1
     if begin < batch.num_rows or not batch.num_rows:
         yield batch.slice(begin), None

@@ -10,8 +10,8 @@ from typing import Any
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.config.settings import Settings
 from tagmill.errors import about_pipeline
-from tagmill.kafka.client import Kafka, KafkaRecord, Place, Span
-from tagmill.kafka.offset_ranges import places
+from tagmill.kafka.client import Kafka, KafkaRecord, Partition, Span
+from tagmill.kafka.offset_ranges import partitions_of
 from tagmill.kafka.partitioner import layout_of
 from tagmill.kafka_journal import wire_format
 from tagmill.kafka_journal.fold import Entry, Fold, Position, Record, entry_segments, of_this_life, segment_of
@@ -39,9 +39,9 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, secon
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
         tables = KafkaJournalTables(cassandra, chosen.keyspace)
         there = tables.there()
-        found: dict[str, list[Place]] = {}
-        for place in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes):
-            found.setdefault(place[0], []).append(place)
+        found: dict[str, list[Partition]] = {}
+        for partition in partitions_of(kafka, pipeline, chosen.topics, chosen.topic_prefixes):
+            found.setdefault(partition[0], []).append(partition)
         readers = (
             _Reader(tables if there else None, kafka, topic, parts, seconds) for topic, parts in found.items()
         )
@@ -57,7 +57,7 @@ class _Reader:
         tables: KafkaJournalTables | None,
         kafka: Kafka,
         topic: str,
-        parts: Sequence[Place],
+        parts: Sequence[Partition],
         seconds: float,
     ) -> None:
         self.tables, self.kafka, self.topic, self.parts, self.seconds = tables, kafka, topic, parts, seconds
@@ -119,15 +119,17 @@ class _Reader:
             row.expire_on.date() if row.expire_on else None,
         )
 
-    def _behind(self, key: str, pointers: Mapping[Place, Pointer]) -> Iterator[KafkaRecord]:
+    def _behind(self, key: str, pointers: Mapping[Partition, Pointer]) -> Iterator[KafkaRecord]:
         """Yield the id's records that are not replicated yet, partition by partition, in the order in which
         the id was in them.
         """
         wanted = key.encode()
-        in_order = sorted(self.parts, key=lambda place: layout_of(wanted, place[1], len(self.parts)))
-        for place, span in self.kafka.spans(in_order).items():
-            begin = max(span.first, pointers[place].offset + 1) if place in pointers else span.first
-            yield from (one for one in self.kafka.read(*place, Span(begin, span.end)) if one.key == wanted)
+        in_order = sorted(self.parts, key=lambda partition: layout_of(wanted, partition[1], len(self.parts)))
+        for partition, span in self.kafka.spans(in_order).items():
+            begin = max(span.first, pointers[partition].offset + 1) if partition in pointers else span.first
+            yield from (
+                one for one in self.kafka.read(*partition, Span(begin, span.end)) if one.key == wanted
+            )
 
     def _folded(self, fold: Fold, record: KafkaRecord) -> Iterator[tuple[Position, HeadEvent]]:
         """Fold a journal record, and yield its events; skip a record that can't be read."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.kafka.client import Kafka, Place
+from tagmill.kafka.client import Kafka, Partition
 from tagmill.kafka.offset_ranges import Range
 from tagmill.kafka.partitioner import HOME, layout_of
 from tagmill.kafka.worker_source import RECORDS, RecordsByTasks
@@ -68,13 +68,13 @@ def _keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _moves(raw: DataFrame, partitions: Mapping[str, int], step: int) -> list[Move]:
     keyed = raw.where("key IS NOT NULL").groupBy("topic", "key", "partition")
-    places = keyed.agg(
+    of_ids = keyed.agg(
         F.min("offset").alias("first"), F.max("offset").alias("last"), F.min("timestamp").alias("since")
     )
-    ids = places.groupBy("topic", "key").agg(
-        F.collect_list(F.struct("partition", "first", "last", "since")).alias("places")
+    ids = of_ids.groupBy("topic", "key").agg(
+        F.collect_list(F.struct("partition", "first", "last", "since")).alias("stays")
     )
-    moved = ids.where("size(places) > 1").mapInArrow(
+    moved = ids.where("size(stays) > 1").mapInArrow(
         partial(_in_turn, partitions=partitions), from_arrow_schema(MOVES)
     )
     part = (F.col("first") / step).cast("bigint").alias("part")
@@ -89,7 +89,7 @@ def _in_turn(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -
     for batch in batches:
         found: list[dict[str, Any]] = []
         for row in batch.to_pylist():
-            turns = in_turn(row["key"], row["places"], partitions[row["topic"]])
+            turns = in_turn(row["key"], row["stays"], partitions[row["topic"]])
             found += (
                 {
                     "topic": row["topic"],
@@ -103,16 +103,16 @@ def _in_turn(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -
         yield pa.RecordBatch.from_pylist(found, MOVES)
 
 
-def in_turn(key: bytes, places: Sequence[dict[str, Any]], partitions: int) -> list[dict[str, Any]]:
+def in_turn(key: bytes, stays: Sequence[dict[str, Any]], partitions: int) -> list[dict[str, Any]]:
     """Return an id's partitions in the order in which it was in them.
 
     By Kafka's default partitioner, if it has put the id into one of them today; else by the first timestamp
     in each. In: partition, since.
     """
-    layouts = {place["partition"]: layout_of(key, place["partition"], partitions) for place in places}
+    layouts = {stay["partition"]: layout_of(key, stay["partition"], partitions) for stay in stays}
     if HOME in layouts.values():
-        return sorted(places, key=lambda place: (layouts[place["partition"]], place["partition"]))
-    return sorted(places, key=lambda place: (place["since"], place["partition"]))
+        return sorted(stays, key=lambda stay: (layouts[stay["partition"]], stay["partition"]))
+    return sorted(stays, key=lambda stay: (stay["since"], stay["partition"]))
 
 
 def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
@@ -121,11 +121,11 @@ def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
 
     If that leaves no record, lengthen them instead, until they have these earlier records.
     """
-    begins = {one.place: one.first for one in pieces}
-    ends = _shortened({one.place: one.end for one in pieces}, begins, moves)
+    begins = {one.topic_partition: one.first for one in pieces}
+    ends = _shortened({one.topic_partition: one.end for one in pieces}, begins, moves)
     if ends == begins and any(one.end > one.first for one in pieces):
-        ends = _lengthened({one.place: one.end for one in pieces}, moves)
-    cuts = [one.model_copy(update={"end": ends[one.place]}) for one in pieces]
+        ends = _lengthened({one.topic_partition: one.end for one in pieces}, moves)
+    cuts = [one.model_copy(update={"end": ends[one.topic_partition]}) for one in pieces]
     # A range that had no record from the start stays: it notes that the records before it are lost.
     return [
         one
@@ -134,7 +134,7 @@ def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
     ]
 
 
-def _open(ends: Mapping[Place, int], moves: Iterable[Move]) -> list[Move]:
+def _open(ends: Mapping[Partition, int], moves: Iterable[Move]) -> list[Move]:
     """Return the moves that have a later record before these ends, and an earlier record behind them."""
     return [
         one
@@ -145,20 +145,20 @@ def _open(ends: Mapping[Place, int], moves: Iterable[Move]) -> list[Move]:
 
 
 def _shortened(
-    ends: dict[Place, int], begins: Mapping[Place, int], moves: Sequence[Move]
-) -> dict[Place, int]:
-    before: dict[Place, int] = {}
+    ends: dict[Partition, int], begins: Mapping[Partition, int], moves: Sequence[Move]
+) -> dict[Partition, int]:
+    before: dict[Partition, int] = {}
     while before != ends:
         before = dict(ends)
         for one in _open(ends, moves):
-            place = one.topic, one.later
-            ends[place] = max(begins[place], min(ends[place], one.first))
+            partition = one.topic, one.later
+            ends[partition] = max(begins[partition], min(ends[partition], one.first))
     return ends
 
 
-def _lengthened(ends: dict[Place, int], moves: Sequence[Move]) -> dict[Place, int]:
+def _lengthened(ends: dict[Partition, int], moves: Sequence[Move]) -> dict[Partition, int]:
     while still := _open(ends, moves):
         for one in still:
-            place = one.topic, one.earlier
-            ends[place] = max(ends[place], one.last + 1)
+            partition = one.topic, one.earlier
+            ends[partition] = max(ends[partition], one.last + 1)
     return ends

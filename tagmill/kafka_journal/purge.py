@@ -11,7 +11,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.errors import about_pipeline
 from tagmill.kafka.client import Kafka, KafkaRecord
-from tagmill.kafka.offset_ranges import places
+from tagmill.kafka.offset_ranges import partitions_of
 from tagmill.kafka_journal.model import PurgeReport, Tell
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.kafka_journal.tables import KafkaJournalTables
@@ -64,7 +64,7 @@ def purge_expired(
         say(f"looking for ids that have expired by {day}")
         metajournal = CassandraTable(cassandra, chosen.keyspace, "metajournal", is_own=True)
         entries = metajournal.rows(spark(), "topic", "partition", "id", "expire_on")
-        topics = {topic for topic, _ in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
+        topics = {topic for topic, _ in partitions_of(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
         due = entries.where(
             (F.col("expire_on") <= F.lit(day)) & F.col("topic").isin(topics) & F.col("partition").isNotNull()
         )

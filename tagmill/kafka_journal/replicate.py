@@ -20,8 +20,8 @@ from uuid import uuid4
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.errors import SealedFileDamaged, TagmillError, TopicRecreated, about_pipeline
-from tagmill.kafka.client import Kafka, Place, Span
-from tagmill.kafka.offset_ranges import Range, capped, places, unread
+from tagmill.kafka.client import Kafka, Partition, Span
+from tagmill.kafka.offset_ranges import Range, capped, partitions_of, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.kafka.set_apart import Apart, within
 from tagmill.kafka_journal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
@@ -106,7 +106,7 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
     chosen = settings.kafka_journal(pipeline)
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
         tables = KafkaJournalTables(cassandra, chosen.keyspace)
-        found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
+        found = partitions_of(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
         pointers = tables.pointers(found) if tables.there() else {}
         before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
         now = kafka.topic_ids({topic for topic, _ in found})
@@ -115,7 +115,7 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
             anew |= _behind_old_entries(
                 _table_ids(settings, cassandra, pipeline), pipeline, now, before, pointers
             )
-        replicated_to = {place: one.offset + 1 for place, one in pointers.items()}
+        replicated_to = {partition: one.offset + 1 for partition, one in pointers.items()}
         return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
 
 
@@ -177,7 +177,7 @@ class _Attempt:
                     row = self.replications.restamp(row, self.times.least)
                 row = self._write(done[-1], row)
             self._sweep()
-            chosen = places(self.kafka, self.name, self.pipeline.topics, self.pipeline.topic_prefixes)
+            chosen = partitions_of(self.kafka, self.name, self.pipeline.topics, self.pipeline.topic_prefixes)
             self._make_tables()
             ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
             self.warnings += self._same_topics(ends, accept_lost)
@@ -206,7 +206,7 @@ class _Attempt:
             owner, lock_seconds = self.workspace.owner, self.pipeline.lock_seconds
             self.tables.create(replication, owner=owner, lock_seconds=lock_seconds)
 
-    def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
+    def _same_topics(self, ends: Mapping[Partition, Span], accept_lost: bool) -> list[str]:
         ids = self.workspace.store(TopicIds)
         tables = _table_ids(self.settings, self.cassandra, self.name)
         read = self.tables.pointers(list(ends))
@@ -224,11 +224,11 @@ class _Attempt:
         tables.accept(self.name, ENTRIES)
         return [*hidden, *warnings]
 
-    def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
+    def _unread(self, ends: Mapping[Partition, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
         """Return the ranges of the next piece to replicate, none if everything is replicated, and
         warnings.
         """
-        read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
+        read_to = {partition: one.offset + 1 for partition, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
         pieces = capped(ranges, self.pipeline.max_records_per_run)
         if pieces == ranges:
@@ -324,23 +324,23 @@ class _Attempt:
         """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused
         if one did not move.
         """
-        places, now = [one.place for one in ranges], self.cassandra.now()
-        known, moved = self.tables.pointers(places), dict[Place, Pointer]()
+        partitions, now = [one.topic_partition for one in ranges], self.cassandra.now()
+        known, moved = self.tables.pointers(partitions), dict[Partition, Pointer]()
         for one in ranges:
-            before = known.get(one.place, Pointer(-1, now, 0))
+            before = known.get(one.topic_partition, Pointer(-1, now, 0))
             if before.written >= written_at and before.offset != one.end - 1:
-                self.warnings.append(ahead(Overwritten(self._pointer(one.place), before.written)))
-            moved[one.place] = Pointer(
+                self.warnings.append(ahead(Overwritten(self._pointer(one.topic_partition), before.written)))
+            moved[one.topic_partition] = Pointer(
                 one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST))
             )
         self.tables.point(moved.items())
-        standing = self.tables.pointers(places)
-        for place, pointer in moved.items():
-            if (now_there := standing.get(place)) is None or now_there.offset != pointer.offset:
-                raise self.times.outranked(self._pointer(place), now_there.written if now_there else None)
+        standing = self.tables.pointers(partitions)
+        for partition, pointer in moved.items():
+            if (now_there := standing.get(partition)) is None or now_there.offset != pointer.offset:
+                raise self.times.outranked(self._pointer(partition), now_there.written if now_there else None)
 
-    def _pointer(self, place: Place) -> str:
-        return f"the row of topic {place[0]}, partition {place[1]} in {self.tables.name}.pointer2"
+    def _pointer(self, partition: Partition) -> str:
+        return f"the row of topic {partition[0]}, partition {partition[1]} in {self.tables.name}.pointer2"
 
     def _sweep(self) -> None:
         """Remove the files of all attempts: each is finished, or was never committed and can no longer be."""
@@ -370,7 +370,7 @@ def _behind_old_entries(
     pipeline: str,
     now: Mapping[str, str],
     before: Mapping[str, str],
-    pointers: Mapping[Place, Pointer],
+    pointers: Mapping[Partition, Pointer],
 ) -> dict[str, str]:
     """Return a text for each topic that is another one by now, without a pointer, in the tables of the old
     one.
@@ -408,6 +408,6 @@ def _joined(done: list[Manifest]) -> list[Range]:
     """Join the ranges of successive pieces into one range for each partition."""
     found: dict[tuple[str, int], Range] = {}
     for one in (part for manifest in done for part in manifest.ranges):
-        place = (one.topic, one.partition)
-        found[place] = found[place].model_copy(update={"end": one.end}) if place in found else one
-    return [found[place] for place in sorted(found)]
+        partition = (one.topic, one.partition)
+        found[partition] = found[partition].model_copy(update={"end": one.end}) if partition in found else one
+    return [found[partition] for partition in sorted(found)]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tagmill.cassandra.write_limits import BESIDE_CELL, LARGEST_NAME
 from tagmill.kafka.partitioner import layout_of
-from tagmill.kafka.set_apart import Place
+from tagmill.kafka.set_apart import RecordPosition
 from tagmill.kafka_journal import wire_format
 from tagmill.kafka_journal.fold import Entry, Fold, Record, entry_segments
 from tagmill.kafka_journal.tables import uuid
@@ -24,7 +24,7 @@ from tagmill.kafka_journal.tables import uuid
 KEY = ["topic", "id"]
 # Rows of FOLDED that are made into one batch.
 ROWS_AT_ONCE = 1000
-NOTHING: Mapping[Place, str] = {}
+NOTHING: Mapping[RecordPosition, str] = {}
 EVENT = pa.struct(
     {
         "seq_nr": pa.int64(), "tags": pa.list_(pa.string()), "payload_type": pa.string(), "payload_txt": pa.string(),
@@ -110,7 +110,10 @@ class Incoming(NamedTuple):
 
 
 def decoded(
-    batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str]
+    batches: Iterable[pa.RecordBatch],
+    partitions: Mapping[str, int],
+    largest: int,
+    apart: Mapping[RecordPosition, str],
 ) -> Iterator[pa.RecordBatch]:
     """Decode records into STAGED, one row a record.
 
@@ -151,7 +154,7 @@ def _events(of_rows: Sequence[Sequence[wire_format.Event] | None]) -> pa.Array:
 
 
 def decode(
-    record: Incoming, partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING
+    record: Incoming, partitions: int, largest: int, apart: Mapping[RecordPosition, str] = NOTHING
 ) -> dict[str, Any]:
     """Decode one record into what STAGED has of it besides its place; what can't be decoded becomes a row of kind
     broken.

@@ -17,7 +17,7 @@ from cassandra.util import Duration
 from tagmill.cassandra.client import Cassandra, utc
 from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError, LeaseTaken
-from tagmill.kafka.client import Place
+from tagmill.kafka.client import Partition
 from tagmill.ledger.schema import statements
 
 TABLES = ("locks", "setting", "journal", "metajournal", "pointer2")
@@ -29,7 +29,7 @@ EVENTS_AT_ONCE = 100
 ENTRY = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id", "expire_after", "expire_on",
 )  # fmt: skip
-PLACE = ("seq_nr", "partition", "offset", "meta_record_id")
+POSITION = ("seq_nr", "partition", "offset", "meta_record_id")
 EVENT = (
     "seq_nr", "timestamp", "partition", "offset", "origin", "version", "meta_record_id", "tags", "metadata", "payload_type", "payload_txt",
     "payload_bin", "headers",
@@ -161,26 +161,26 @@ class KafkaJournalTables:
             landed=lambda: True,
         )
 
-    def pointers(self, places: Sequence[Place]) -> dict[Place, Pointer]:
-        """Return the pointers of these places; a place without one is left out."""
+    def pointers(self, partitions: Sequence[Partition]) -> dict[Partition, Pointer]:
+        """Return the pointers of these partitions; a partition without one is left out."""
         found = self.cassandra.execute_many(
             f"SELECT offset, created, WRITETIME(offset) AS written FROM {self.keyspace}.pointer2 WHERE "
             "topic = ? AND partition = ?",
-            places,
+            partitions,
         )
         return {
-            place: Pointer(rows[0].offset, utc(rows[0].created) or self.cassandra.now(), rows[0].written)
-            for place, rows in zip(places, found, strict=True)
+            partition: Pointer(rows[0].offset, utc(rows[0].created) or self.cassandra.now(), rows[0].written)
+            for partition, rows in zip(partitions, found, strict=True)
             if rows and rows[0].offset is not None
         }
 
-    def point(self, pointers: Iterable[tuple[Place, Pointer]]) -> None:
+    def point(self, pointers: Iterable[tuple[Partition, Pointer]]) -> None:
         """Move pointers, except those that have a later write time already."""
         now = self.cassandra.now()
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES "
             "(?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            ((*place, one.offset, one.created, now, one.written) for place, one in pointers),
+            ((*partition, one.offset, one.created, now, one.written) for partition, one in pointers),
         )
 
     def entries(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -240,18 +240,18 @@ class KafkaJournalTables:
         return (segment for segment, rows in zip(segments, found, strict=True) if rows)
 
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
-        """Yield for each query its rows of journal (PLACE), the highest seq_nr first.
+        """Yield for each query its rows of journal (POSITION), the highest seq_nr first.
 
         Each query has the id, the topic, the segment, the seq_nr above which to read, and the number of rows
         at most.
         """
         found = self.cassandra.execute_many(
-            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
+            f"{self._select(POSITION, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
             " ORDER BY seq_nr DESC LIMIT ?",
             asked,
             concurrency=32,
         )
-        return (list(self._whole(rows, PLACE, "journal")) for rows in found)
+        return (list(self._whole(rows, POSITION, "journal")) for rows in found)
 
     def above(self, asked: Iterable[tuple[str, str, int, int]]) -> Iterator[list[Any]]:
         """Yield for each query its rows of journal (EVENT), in their order; all rows may be in memory at
@@ -265,10 +265,10 @@ class KafkaJournalTables:
         )
         return (list(self._whole(rows, EVENT, "journal")) for rows in found)
 
-    def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
-        """Yield PLACE of one segment's rows with a seq_nr above `after`, the highest seq_nr first."""
+    def positions(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
+        """Yield POSITION of one segment's rows with a seq_nr above `after`, the highest seq_nr first."""
         rows = self.cassandra.stream(
-            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? "
+            f"{self._select(POSITION, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? "
             "ORDER BY seq_nr DESC",
             key,
             topic,
@@ -276,9 +276,9 @@ class KafkaJournalTables:
             after,
             page=500,
         )
-        return iter(self._whole(rows, PLACE, "journal"))
+        return iter(self._whole(rows, POSITION, "journal"))
 
-    def reach(self) -> dict[Place, int]:
+    def reach(self) -> dict[Partition, int]:
         """Return the offset of the last replicated record of every partition that has one."""
         rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
         return {(row.topic, row.partition): row.offset for row in rows if row.offset is not None}

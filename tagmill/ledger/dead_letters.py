@@ -53,14 +53,14 @@ class DeadLetters:
         """Write dead letters, those that are too large for Cassandra without their content; return how
         many.
         """
-        places, largest = set[tuple[str, int]](), self.cassandra.largest_row
+        partitions, largest = set[tuple[str, int]](), self.cassandra.largest_row
 
         def values() -> Iterator[tuple[Any, ...]]:
             for letter in letters:
                 if letter.bytes > largest:
                     letter = letter.without_content(largest)
                 one = letter.record
-                places.add((one.topic, one.partition))
+                partitions.add((one.topic, one.partition))
                 yield (
                     self.pipeline,
                     one.topic,
@@ -80,31 +80,31 @@ class DeadLetters:
         )
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.dead_letter_places (pipeline, topic, partition) VALUES (?, ?, ?)",
-            ((self.pipeline, *place) for place in sorted(places)),
+            ((self.pipeline, *partition) for partition in sorted(partitions)),
         )
         return count
 
-    def forget(self, places: Iterable[tuple[str, int, int]]) -> int:
+    def forget(self, positions: Iterable[tuple[str, int, int]]) -> int:
         """Delete the dead letters at (topic, partition, offset), which were read after all; return how many
         were given.
         """
         return self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? "
             "AND offset = ?",
-            ((self.pipeline, *place) for place in places),
+            ((self.pipeline, *position) for position in positions),
         )
 
     def any(self) -> bool:
         """Return whether any dead letter can be read again, since its content was kept."""
         return any(
             not row.reason.startswith(NOT_KEPT)
-            for place in self._places()
+            for partition in self._partitions()
             for row in self.cassandra.stream(
                 f"SELECT reason FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
                 "partition = ?",
                 self.pipeline,
-                place.topic,
-                place.partition,
+                partition.topic,
+                partition.partition,
             )
         )
 
@@ -114,13 +114,13 @@ class DeadLetters:
 
     def listed(self) -> Iterator[DeadLetter]:
         """Yield all dead letters, by topic, partition and offset."""
-        for place in self._places():
+        for partition in self._partitions():
             for row in self.cassandra.stream(
                 f"SELECT {', '.join(COLUMNS)} FROM {self.ledger}.dead_letters WHERE pipeline = ? AND "
                 "topic = ? AND partition = ?",
                 self.pipeline,
-                place.topic,
-                place.partition,
+                partition.topic,
+                partition.partition,
                 page=100,
             ):
                 record = KafkaRecord(
@@ -134,18 +134,18 @@ class DeadLetters:
                 )
                 yield DeadLetter(record, row.reason)
 
-    def _places(self) -> Iterator[Any]:
+    def _partitions(self) -> Iterator[Any]:
         return self.cassandra.stream(
             f"SELECT topic, partition FROM {self.ledger}.dead_letter_places WHERE pipeline = ?", self.pipeline
         )
 
     def _offsets(self) -> Iterator[int]:
-        for place in self._places():
+        for partition in self._partitions():
             for row in self.cassandra.stream(
                 f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
                 "partition = ?",
                 self.pipeline,
-                place.topic,
-                place.partition,
+                partition.topic,
+                partition.partition,
             ):
                 yield row.offset

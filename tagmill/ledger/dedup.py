@@ -12,7 +12,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain import identifiers
-from tagmill.kafka.client import Place
+from tagmill.kafka.client import Partition
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -196,7 +196,7 @@ class TopicOffsets:
         self.table = f"{identifiers.cql(ledger_keyspace)}.topic_offsets"
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
-    def read_to(self) -> dict[Place, int]:
+    def read_to(self) -> dict[Partition, int]:
         """Return for each (topic, partition) the offset behind its last delivered record."""
         rows = self.cassandra.stream(
             f"SELECT topic, partition, offset FROM {self.table} WHERE pipeline = ?", self.pipeline
@@ -208,7 +208,7 @@ class TopicOffsets:
         rows = self.cassandra.stream(f"SELECT run FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return any(row.run == run for row in rows)
 
-    def write(self, run: int, offsets: Mapping[Place, int]) -> None:
+    def write(self, run: int, offsets: Mapping[Partition, int]) -> None:
         """Write offsets, except where a later run has written one; raises ForeignWriteTime if they do not
         read back as written.
         """
@@ -216,7 +216,7 @@ class TopicOffsets:
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, topic, partition, offset, run) VALUES (?, ?, ?, ?, ?) "
             "USING TIMESTAMP ?",
-            ((self.pipeline, *place, offset, run, written) for place, offset in offsets.items()),
+            ((self.pipeline, *partition, offset, run, written) for partition, offset in offsets.items()),
         )
         stored = self.read_to()
         for (topic, partition), offset in offsets.items():

@@ -32,8 +32,8 @@ class Noted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a batch: its run, its number there, and its tag."""
+class BatchOrigin:
+    """Where a batch comes from: its run, its number there, and its tag."""
 
     run: int
     number: int
@@ -84,12 +84,12 @@ class DestinationBatches:
             found.update(UUID(str(batch)) for batch, _ in rows)
         return found
 
-    def places(self) -> Iterator[tuple[UUID, Place]]:
+    def origins(self) -> Iterator[tuple[UUID, BatchOrigin]]:
         """Yield the id of each noted batch with its run, number and tag."""
         for run, number, batch_id, tag in self.clickhouse.rows(
             f"SELECT `run`, `number`, `batch_id`, `tag` FROM {identifiers.sql(self.table)}"
         ):
-            yield UUID(str(batch_id)), Place(int(run), int(number), str(tag))
+            yield UUID(str(batch_id)), BatchOrigin(int(run), int(number), str(tag))
 
     def count(self) -> int:
         """Return the number of batches that have rows in the destination, from its projection."""

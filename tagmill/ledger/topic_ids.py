@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
 from tagmill.errors import TopicRecreated
-from tagmill.kafka.client import Kafka, Place
+from tagmill.kafka.client import Kafka, Partition
 from tagmill.kafka.offset_ranges import OWN_TABLES
 
 
@@ -38,22 +38,22 @@ def same_topics(
     kafka: Kafka,
     known: TopicIds,
     pipeline: str,
-    read_to: Collection[Place],
-    places: Collection[Place],
+    read_to: Collection[Partition],
+    partitions: Collection[Partition],
     *,
     accept_lost: bool,
     go_on: str,
     ways_on: str = OWN_TABLES,
 ) -> list[str]:
-    """Record the ids of these places' topics, and return a warning for each topic that was read and was
+    """Record the ids of these partitions' topics, and return a warning for each topic that was read and was
     created again since.
 
     Args:
         kafka: the cluster.
         known: the record of the topics' ids.
         pipeline: the pipeline's name, for the message.
-        read_to: the places of which something was read.
-        places: the places whose topics are read now.
+        read_to: the partitions of which something was read.
+        partitions: the partitions whose topics are read now.
         accept_lost: accept that a topic is another one under the same name.
         go_on: the command that accepts it.
         ways_on: what else the operator can do.
@@ -61,7 +61,7 @@ def same_topics(
     Raises TopicRecreated: a topic that was read is another one under the same name by now, and `accept_lost` is
     not set.
     """
-    now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
+    now, before = kafka.topic_ids({topic for topic, _ in partitions}), known.read()
     warnings = list(recreated_topics(now, before, read_to).values())
     if warnings and not accept_lost:
         raise TopicRecreated(
@@ -75,14 +75,14 @@ def same_topics(
 
 
 def recreated_topics(
-    now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]
+    now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Partition]
 ) -> dict[str, str]:
     """Return a text for each topic that was read and is another one under the same name by now.
 
     Args:
         now: the topics' ids now.
         before: the topics' ids when they were read last.
-        read_to: the places of which something was read.
+        read_to: the partitions of which something was read.
     """
     return {
         topic: f"topic {topic} was made anew since it was read: its first records are not those that were"

@@ -102,16 +102,16 @@ class _Deleter(SelectionAttempt):
         from tagmill.views import numbering
 
         self.tell("looking where each persistence id stands")
-        places = self.places()
-        _, runs, events = self.staged(places)
-        standing = self.standing(places)
+        positions = self.positions()
+        _, runs, events = self.staged(positions)
+        standing = self.standing(positions)
         self.must_have_buckets(standing)
         self.tell("comparing")
-        limits = self.limits(places)
+        limits = self.limits(positions)
         begins = numbering.first_surviving(limits, runs)
         ends = numbering.cap_at_recorded(numbering.numberable_upto(runs, begins), limits, cut=True)
         if self.row_by_row:
-            ends = self.but_ahead(ends, places, f"{self.folder}/places", self.latest(row))
+            ends = self.but_ahead(ends, positions, f"{self.folder}/positions", self.latest(row))
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         if self.row_by_row:
             left = self._with_ahead(left, standing, self.latest(row))
@@ -129,11 +129,11 @@ class _Deleter(SelectionAttempt):
             removed=removed,
             forgotten=lines_forgotten,
         )
-        self._records(places, forgotten)
-        unknown = self.unknown(places, runs, standing, events, tags)
+        self._records(positions, forgotten)
+        unknown = self.unknown(positions, runs, standing, events, tags)
         some_left = self.files.has_rows(f"{self.folder}/left")
         report = self.report(manifest, tags, lines, left, unknown, some_left=some_left, dry_run=dry_run)
-        return manifest, report, places
+        return manifest, report, positions
 
     def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:
         """Add to `left` the persistence ids with a row that no deletion would cover
@@ -204,16 +204,16 @@ class _Deleter(SelectionAttempt):
             kept.write.parquet(f"{self.url}/kept")
         return materialize(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
-    def _records(self, places: DataFrame, forgotten: DataFrame) -> None:
+    def _records(self, positions: DataFrame, forgotten: DataFrame) -> None:
         """Write Tagmill's own records of persistence ids with forgotten tags, without those tags."""
         from pyspark.sql import functions as F
 
         gone = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
         rest = F.filter("recorded", lambda line: ~F.array_contains("gone", line["tag"]))
         records = (
-            self.records(places).where("sequence_nr is not null")
+            self.records(positions).where("sequence_nr is not null")
             if self.ours
-            else self.records(places.where("false"))
+            else self.records(positions.where("false"))
         )
         materialize(
             records.join(gone, ID).select(
@@ -238,9 +238,9 @@ class _Truncater(_Deleter):
         gone.
         """
         row, _ = self.finish_left(row)
-        manifest, report, places = self.seal(row, dry_run=False)
+        manifest, report, positions = self.seal(row, dry_run=False)
         self.must_come_back(report)
-        self.must_be_offline(places)
+        self.must_be_offline(positions)
         for table in (self.journal.view_table, *WRITERS_TABLES):
             if table in self.journal.tables:
                 self.tell(f"truncating {table}")

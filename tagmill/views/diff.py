@@ -87,15 +87,15 @@ def number_taken(lines: DataFrame) -> DataFrame:
     )
 
 
-def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
+def but_ahead(ends: DataFrame, positions: DataFrame, latest: int) -> DataFrame:
     """Stop persistence ids in front of their first event if their progress was written later than `latest`
     (microseconds).
 
     A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress.
-    In: `ends` as numbering.numberable_upto returns them; `places` with `written` of frames.plugin_progress.
+    In: `ends` as numbering.numberable_upto returns them; `positions` with `written` of frames.plugin_progress.
     Out: `ends`, with reason WRITTEN_AHEAD for those persistence ids.
     """
-    ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
+    ahead = positions.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
     is_ahead = F.coalesce("ahead", F.lit(False))
     reason = F.when(is_ahead, F.lit(Reason.WRITTEN_AHEAD.value)).otherwise(F.col("reason")).alias("reason")
     upto = F.when(is_ahead, F.col("from_nr")).otherwise(F.col("upto")).alias("upto")

@@ -109,10 +109,10 @@ class Reader:
     def _by_key(self, known: "_Part | None", new: "_Part | None", jumped: "_Part | None") -> bool:
         """Write the new events of the persistence ids of each of WAYS, and return whether there are any."""
         if known is not None:
-            self._known(known.rows.select(*PLACE), known.count)
-        unknown = [] if new is None else [new.rows.select(*PLACE)]
+            self._known(known.rows.select(*BEHIND), known.count)
+        unknown = [] if new is None else [new.rows.select(*BEHIND)]
         if jumped is not None:
-            unknown.append(self._behind_deletions(jumped.rows.select(*PLACE)))
+            unknown.append(self._behind_deletions(jumped.rows.select(*BEHIND)))
         if unknown:
             self._partitions(reduce(DataFrame.unionByName, unknown))
         return self.passes > 0
@@ -213,7 +213,7 @@ class Reader:
             others = (name for name in self.journal.columns if name not in EVENT)
             self._kept(self.messages.rows_of(keys, EVENT, *others, **self.terms))
         if near is not None:
-            self._partitions(near.rows.select(*PLACE))
+            self._partitions(near.rows.select(*BEHIND))
 
     def _partitions(self, ids: DataFrame) -> None:
         """Read the events behind from_nr in the partitions from `first` on. In: persistence_id, from_nr, first."""
@@ -276,7 +276,7 @@ WAYS = (
     "not refused and deleted_to <= sequence_nr and not known",
     "not refused and deleted_to > sequence_nr",
 )
-PLACE, EVENT = (ID, "from_nr", "first"), (ID, "partition_nr", "sequence_nr")
+BEHIND, EVENT = (ID, "from_nr", "first"), (ID, "partition_nr", "sequence_nr")
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 FIRST_NEW = pa.schema(
     {ID: pa.string(), **dict.fromkeys(("from_nr", "first", "partition_nr", "sequence_nr"), pa.int64())}
@@ -286,7 +286,7 @@ FIRST_NEW = pa.schema(
 def _first_new(
     journal: JournalTables, settings: CassandraSettings, ids: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the persistence ids that have events behind from_nr, each with the place of the first one.
+    """Yield the persistence ids that have events behind from_nr, each with the partition of the first one.
 
     In: persistence_id, from_nr, first (partition_nr). Out: FIRST_NEW.
     """
@@ -299,14 +299,14 @@ def _first_new(
 def first_new_events(
     journal: JournalTables, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the lines that have events behind from_nr, each with the place of the first one.
+    """Return the lines that have events behind from_nr, each with the partition of the first one.
 
     In: persistence_id, from_nr, first (partition_nr). Out: the columns of FIRST_NEW.
     """
-    places = ", ".join("?" * REACH)
+    markers = ", ".join("?" * REACH)
     query = (
         f"SELECT partition_nr, sequence_nr FROM {journal.cql(journal.messages)} WHERE {ID} = ? "
-        f"AND partition_nr IN ({places}) AND sequence_nr > ? PER PARTITION LIMIT 1"
+        f"AND partition_nr IN ({markers}) AND sequence_nr > ? PER PARTITION LIMIT 1"
     )
     keys = ((line[ID], *range(line["first"], line["first"] + REACH), line["from_nr"]) for line in lines)
     found = []

@@ -79,7 +79,7 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose
     progress moved).
     """
-    places = reached.groupBy(ID).agg(F.max_by("partition_nr", "sequence_nr").alias("place"))
+    last = reached.groupBy(ID).agg(F.max_by("partition_nr", "sequence_nr").alias("reached"))
     lines = (
         reached.select(ID, F.explode("progress").alias("line"))
         .groupBy(ID, "line.tag")
@@ -88,8 +88,8 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
     moved = lines.groupBy(ID).agg(F.collect_list("line").alias("moved"))
     empty = F.expr("filter(progress, p -> false)")
     return (
-        stands.join(places, ID, "left")
-        .where("place is not null or adopted")
+        stands.join(last, ID, "left")
+        .where("reached is not null or adopted")
         .join(ends.select(ID, "upto"), ID, "left")
         .join(moved, ID, "left")
         .withColumn("moved", F.coalesce("moved", empty))
@@ -97,7 +97,7 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
         .select(
             ID,
             F.coalesce("upto", "from_nr").alias("sequence_nr"),
-            F.coalesce("place", "partition_nr").alias("partition_nr"),
+            F.coalesce("reached", "partition_nr").alias("partition_nr"),
             "scanned",
             F.array_sort(
                 F.concat(F.filter("progress", lambda line: ~F.array_contains("new", line["tag"])), "moved")
@@ -125,20 +125,20 @@ def cap_at_recorded(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFra
     )
 
 
-def first_surviving(places: DataFrame, runs: DataFrame) -> DataFrame:
-    """Add `from_nr`, the sequence_nr up to which all events are deleted, to the places of persistence ids
+def first_surviving(positions: DataFrame, runs: DataFrame) -> DataFrame:
+    """Add `from_nr`, the sequence_nr up to which all events are deleted, to the positions of persistence ids
     with events.
 
     If any event was numbered, those in front of the first event in the journal count as deleted, too. In:
-    `places` as for `starting_numbers`.
+    `positions` as for `starting_numbers`.
     """
     first = runs.groupBy(ID).agg(F.min("first").alias("first"))
     gone = F.when(F.size("base") > 0, F.col("first") - 1).otherwise(0)
-    return places.join(first, ID).withColumn("from_nr", F.greatest("deleted_to", gone))
+    return positions.join(first, ID).withColumn("from_nr", F.greatest("deleted_to", gone))
 
 
 def starting_numbers(
-    places: DataFrame,
+    positions: DataFrame,
     runs: DataFrame,
     events: DataFrame,
     standing: DataFrame,
@@ -146,7 +146,7 @@ def starting_numbers(
 ) -> DataFrame:
     """Return the `stands` from which a rebuild gives surviving events the numbers that they had.
 
-    In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`;
+    In: `positions` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`;
     `events` persistence_id, sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows
     of the view. `keep(rows)` computes rows once.
     Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false).
@@ -155,7 +155,7 @@ def starting_numbers(
     else as most of the view's rows say. The line of a tag that no event has is that of `base`. Counting back
     includes events that have lost the tag if the numbers of the other rows show that they were counted.
     """
-    there = first_surviving(places, runs)
+    there = first_surviving(positions, runs)
     # Lines without a number or a sequence_nr can't be counted back from.
     lines = (
         there.select(ID, F.explode("base").alias("line"))

@@ -100,10 +100,10 @@ class _Rebuilder(SelectionAttempt):
         from tagmill.views import numbering
 
         self.tell("looking where each persistence id stands")
-        places = self.places()
-        limits = self.limits(places)
-        staged, runs, events = self.staged(places)
-        standing = self.standing(places)
+        positions = self.positions()
+        limits = self.limits(positions)
+        staged, runs, events = self.staged(positions)
+        standing = self.standing(positions)
         self.must_have_buckets(standing)
         self.tell("numbering")
         numbers = standing.select(
@@ -116,7 +116,7 @@ class _Rebuilder(SelectionAttempt):
         ends = numbering.cap_at_recorded(
             numbering.numberable_upto(runs, stands), limits, cut=bool(self.selection.tags)
         )
-        ends = self.but_ahead(ends, places, f"{self.folder}/places", self.latest(row))
+        ends = self.but_ahead(ends, positions, f"{self.folder}/positions", self.latest(row))
         ends = materialize(ends, f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
@@ -129,18 +129,18 @@ class _Rebuilder(SelectionAttempt):
             left, records = left.unionByName(in_the_way), records.join(in_the_way.select(ID), ID, "left_anti")
         manifest = self.manifest(
             row,
-            moved=self._moved(places, records, limits),
+            moved=self._moved(positions, records, limits),
             rows=changes.written,
             removed=changes.removed,
             late_from=changes.late_from,
             rows_in=changes.rows_in,
         )
-        unknown = self.unknown(places, runs, standing, events, tags)
+        unknown = self.unknown(positions, runs, standing, events, tags)
         some_left = in_the_way is not None or self.files.largest(f"{self.folder}/ends", "reason") is not None
         report = self.report(
             manifest, tags, changes.lines, left, unknown, some_left=some_left, dry_run=dry_run
         )
-        return manifest, report, places
+        return manifest, report, positions
 
     def _compared(
         self, standing: DataFrame, events: DataFrame, whole: DataFrame, sums: Sums, latest: int
@@ -225,7 +225,7 @@ class _Rebuilder(SelectionAttempt):
         view = self.journal.table(self.journal.view_table)
         return view.rows(self.spark, *view_columns(meta=self.journal.meta)).where("false")
 
-    def _moved(self, places: DataFrame, records: DataFrame, limits: DataFrame) -> int:
+    def _moved(self, positions: DataFrame, records: DataFrame, limits: DataFrame) -> int:
         """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return
         how many have such tags.
         """
@@ -240,7 +240,7 @@ class _Rebuilder(SelectionAttempt):
 
         ours, others = F.filter("progress", is_chosen), F.filter("base", lambda line: ~is_chosen(line))
         found = (
-            records.join(places.select(ID, "found"), ID)
+            records.join(positions.select(ID, "found"), ID)
             .join(limits.select(ID, "base"), ID)
             .withColumn("new", F.transform(F.filter("progress", is_new), lambda line: line["tag"]))
             .withColumn("progress", F.array_sort(F.concat(ours, others)))

@@ -151,13 +151,13 @@ class Attempt:
             first_ticks=self.pipeline.first_ticks,
         )
 
-    def but_ahead(self, ends: DataFrame, places: DataFrame, folder: str, latest: int) -> DataFrame:
-        """Return what diff.but_ahead does; `places` are the rows that were written to `folder`."""
+    def but_ahead(self, ends: DataFrame, positions: DataFrame, folder: str, latest: int) -> DataFrame:
+        """Return what diff.but_ahead does; `positions` are the rows that were written to `folder`."""
         from tagmill.views import diff
 
         if (self.files.largest(folder, "written") or 0) <= latest:
             return ends
-        return diff.but_ahead(ends, places, latest)
+        return diff.but_ahead(ends, positions, latest)
 
     def of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
         """Return the rows that counting wrote to a folder; none if no event was staged."""

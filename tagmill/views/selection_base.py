@@ -60,9 +60,9 @@ class SelectionAttempt(Attempt):
     def run(self, row: BuildRow) -> ViewReport:
         """Finish what an earlier attempt left, then make the changes that `seal` finds and report them."""
         row, finished = self.finish_left(row)
-        manifest, report, places = self.seal(row, dry_run=False)
+        manifest, report, positions = self.seal(row, dry_run=False)
         if manifest.rows or manifest.removed or manifest.moved:
-            self.must_be_offline(places)
+            self.must_be_offline(positions)
             self.write(manifest, self.commit(manifest, row))
         self.sweep()
         return report.model_copy(update={"unfinished": finished.build}) if finished else report
@@ -75,8 +75,8 @@ class SelectionAttempt(Attempt):
 
     # -- state of the tables
 
-    def places(self) -> DataFrame:
-        """Return what the plugin's tables say (tables.places) of the chosen persistence ids."""
+    def positions(self) -> DataFrame:
+        """Return what the plugin's tables say (frames.plugin_progress) of the chosen persistence ids."""
         from tagmill.journal import frames
 
         if self.selection.persistence_ids is None:
@@ -85,21 +85,21 @@ class SelectionAttempt(Attempt):
             ids = self.spark.createDataFrame(
                 [(one,) for one in self.selection.persistence_ids], f"{ID} string"
             ).distinct()
-        return materialize(frames.plugin_progress(self.spark, self.journal, ids), f"{self.url}/places")
+        return materialize(frames.plugin_progress(self.spark, self.journal, ids), f"{self.url}/positions")
 
-    def records(self, places: DataFrame) -> DataFrame:
-        """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
+    def records(self, positions: DataFrame) -> DataFrame:
+        """Return Tagmill's own records (frames.with_records) of the persistence ids in `positions`."""
         from tagmill.journal import frames
 
         return frames.with_records(
             self.spark,
             self.journal,
-            places.select(ID),
+            positions.select(ID),
             by_key=self.selection.persistence_ids is not None,
         )
 
-    def limits(self, places: DataFrame) -> DataFrame:
-        """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
+    def limits(self, positions: DataFrame) -> DataFrame:
+        """Add to the positions `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
         numbering.cap_at_recorded needs them.
 
         Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`,
@@ -109,17 +109,17 @@ class SelectionAttempt(Attempt):
 
         if not self.ours:
             none = F.lit(None).cast("bigint").alias("limit")
-            return places.select("*", F.col("found").alias("base"), none, F.lit(False).alias("elsewhere"))
+            return positions.select("*", F.col("found").alias("base"), none, F.lit(False).alias("elsewhere"))
         limit = F.coalesce(F.col("sequence_nr"), F.lit(0).cast("bigint")).alias("limit")
-        records = self.records(places).select(
+        records = self.records(positions).select(
             ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then")
         )
         scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
         ahead = F.exists("found", lambda line: line["sequence_nr"] > F.col("limit"))
-        joined = places.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
+        joined = positions.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
         return materialize(joined, f"{self.url}/limits")
 
-    def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
+    def staged(self, positions: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
         """Stage the events behind deleted_to.
 
         Out: the files, their runs (run_numbering.RUNS), and persistence_id, sequence_nr, tags of the events
@@ -131,8 +131,8 @@ class SelectionAttempt(Attempt):
 
         reader = self.reader(self.folder, from_datetime(self.builds.cassandra.now()))
         numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
-        begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
-        some_deleted = bool(self.files.largest(f"{self.folder}/places", "deleted_to"))
+        begin = positions.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
+        some_deleted = bool(self.files.largest(f"{self.folder}/positions", "deleted_to"))
         by_key = self.selection.persistence_ids is not None
         reader.stage_again(begin, by_key=by_key, some_deleted=some_deleted)
         files, runs = reader.files, self.runs(self.folder, reader.files)
@@ -143,7 +143,7 @@ class SelectionAttempt(Attempt):
         )
         return files, runs, events.where("size(tags) > 0")
 
-    def standing(self, places: DataFrame) -> DataFrame:
+    def standing(self, positions: DataFrame) -> DataFrame:
         """Return the view's rows of what was chosen, as differences.with_content leaves them, with
         `written`.
         """
@@ -162,7 +162,7 @@ class SelectionAttempt(Attempt):
         # The newer write time of two cells counts, because either cell may be null or may have been repaired.
         rows = self.of_tags(rows.withColumn("written", F.greatest("written_row", "written_event")))
         if self.selection.persistence_ids is not None:
-            rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
+            rows = rows.join(F.broadcast(positions.select(ID)), ID, "left_semi")
         return materialize(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
 
     def must_have_buckets(self, standing: DataFrame) -> None:
@@ -187,14 +187,14 @@ class SelectionAttempt(Attempt):
         """Return the number of rows that were written to a folder of this attempt."""
         return self.files.count_rows(f"{self.folder}/{name}")
 
-    def must_be_offline(self, places: DataFrame) -> None:
+    def must_be_offline(self, positions: DataFrame) -> None:
         """Raise GuardRefused when the application has numbered events since the attempt began: its numbers
         would be overwritten.
         """
         from tagmill.journal import frames
 
-        now = frames.plugin_progress(self.spark, self.journal, places.select(ID))
-        line = now.exceptAll(places).select(ID).first()
+        now = frames.plugin_progress(self.spark, self.journal, positions.select(ID))
+        line = now.exceptAll(positions).select(ID).first()
         if line is not None:
             raise ApplicationAtWork(
                 f"journal {self.journal.keyspace}: tag_write_progress, tag_scanning or metadata of "
@@ -229,7 +229,7 @@ class SelectionAttempt(Attempt):
             folder=self.folder,
             until=row.built_to or 0,
             written_at=max(row.written_at + 2, self.builds.cassandra.now_microseconds()),
-            persistence_ids=self._count("places"),
+            persistence_ids=self._count("positions"),
             moved=moved,
             events=0,
             rows=rows,
@@ -248,7 +248,7 @@ class SelectionAttempt(Attempt):
 
     def unknown(
         self,
-        places: DataFrame,
+        positions: DataFrame,
         runs: DataFrame,
         standing: DataFrame,
         events: DataFrame,
@@ -259,7 +259,7 @@ class SelectionAttempt(Attempt):
         In: `tags`, those whose rows stay or change. Tags of persistence ids that are left as they are count
         as known, too.
         """
-        count, ids = self._unknown_ids(places, runs, standing)
+        count, ids = self._unknown_ids(positions, runs, standing)
         return Unknown(count, ids, self._unknown_tags(standing, events, {line.tag for line in tags}))
 
     def _unknown_tags(self, standing: DataFrame, events: DataFrame, known: set[str]) -> list[str]:
@@ -270,10 +270,12 @@ class SelectionAttempt(Attempt):
             known = {line.tag for line in seen.where(F.col("tag").isin(missing)).distinct().collect()}
         return [tag for tag in missing if tag not in known]
 
-    def _unknown_ids(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> tuple[int, list[str]]:
+    def _unknown_ids(
+        self, positions: DataFrame, runs: DataFrame, standing: DataFrame
+    ) -> tuple[int, list[str]]:
         if self.selection.persistence_ids is None:
             return 0, []
-        unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
+        unknown = positions.where("size(found) = 0 and deleted_to = 0").select(ID)
         unknown = (
             unknown.join(runs.select(ID), ID, "left_anti")
             .join(standing.select(ID), ID, "left_anti")

@@ -100,8 +100,8 @@ def test_check_row_changed_in_clickhouse_names_batch(delivery: Callable[..., Any
         found = one.check()
         assert found.code == 3, (what, found)
         assert batch.batch_id in found.out, (what, found)
-        mended = one.said("batches", "resend", batch.batch_id, "--run", "1", "--why", what, "--yes")
-        assert mended.code == 0, (what, mended)
+        repeated = one.said("batches", "resend", batch.batch_id, "--run", "1", "--why", what, "--yes")
+        assert repeated.code == 0, (what, repeated)
         assert one.check().code == 0, what
 
 

@@ -205,8 +205,8 @@ def test_gap_behind_emptied_partitions_is_filled(journal, settings, spark):
 
 
 def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
-    """Stop filling gaps from the journal once a run reaches MAX_HEALED_BYTES; the next run fills the rest."""
-    monkeypatch.setattr(gap_evidence, "MAX_HEALED_BYTES", 1)
+    """Stop filling gaps from the journal once a run reaches MAX_BACKFILLED_BYTES; the next run fills the rest."""
+    monkeypatch.setattr(gap_evidence, "MAX_BACKFILLED_BYTES", 1)
     written = journal()
     records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]
     written.messages(records)

@@ -52,10 +52,10 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
         for pid in (
             "hole",
             "restored",
-            "healed",
+            "backfilled",
             "deleted",
             "deleted-then-more",
-            "mended",
+            "returned",
             "two-events",
             "no-event",
             "future",
@@ -66,7 +66,7 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
     view = {pid: [row for row in rows if row["tag_pid_sequence_nr"] != 3] for pid, rows in six.items()}
     second = {**six["two-events"][2], "writer_uuid": OTHER_WRITER, "timestamp": offset(BEGIN + 3 * SECOND, 2)}
     view["two-events"] = [*six["two-events"], second]
-    for pid in ("no-event", "mended"):
+    for pid in ("no-event", "returned"):
         view[pid] = [
             {**row, "event": None, "ser_id": None} if row["tag_pid_sequence_nr"] == 3 else row
             for row in six[pid]
@@ -79,8 +79,8 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
         {**row, "timestamp": offset_at(IN_1600)} if row["tag_pid_sequence_nr"] == 3 else row
         for row in six["past"]
     ]
-    view["healed"] = [
-        row for row in events("healed", range(1, 7), BEGIN, **META) if row["tag_pid_sequence_nr"] != 3
+    view["backfilled"] = [
+        row for row in events("backfilled", range(1, 7), BEGIN, **META) if row["tag_pid_sequence_nr"] != 3
     ]
     # One number is missing, and the journal has two events that could have it.
     view["ambiguous"] = [
@@ -102,11 +102,11 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
 
 
 def write(journal, view):
-    """Load the sound and the damaged ids; the journal can fill the gaps of 'healed' and 'wide' only."""
+    """Load the sound and the damaged ids; the journal can fill the gaps of 'backfilled' and 'wide' only."""
     journal.both(sound())
     for rows in view.values():
         journal.view(rows)
-    journal.messages(events("healed", range(1, 7), BEGIN, **META))
+    journal.messages(events("backfilled", range(1, 7), BEGIN, **META))
     journal.messages(events("wide", range(1, 8), BEGIN))
     journal.messages(
         row | {"sequence_nr": n} for n, row in enumerate(events("ambiguous", range(1, 7), BEGIN), 1)
@@ -188,7 +188,7 @@ class Story:
         self.journal.messages(events("restored", [3], BEGIN))
         self.journal.view(events("deleted", [3], BEGIN))
         self.journal.both(events("deleted-then-more", [7, 8], BEGIN))
-        self.journal.view(events("mended", [3], BEGIN))
+        self.journal.view(events("returned", [3], BEGIN))
         now = datetime.now(UTC)
         self.journal.view(event("busy", number, now - (10 - number) * MILLISECOND) for number in range(7, 10))
         for row in self.view["renumbered"]:
@@ -259,7 +259,7 @@ def test_delivered_rows_equal_view_in_all_columns(story):
         ("ambiguous", "hole", (3, 3), 2),
         ("two-events", "two_events_one_number", (3, 3), 5),
         ("no-event", "null_event", (3, 3), 4),
-        ("mended", "null_event", (3, 3), 4),
+        ("returned", "null_event", (3, 3), 4),
         ("future", "broken_offset", (3, 3), 4),
         ("past", "broken_offset", (3, 3), 4),
     ],
@@ -287,8 +287,8 @@ def test_too_many_missing_numbers_skip_journal_search(story):
 def test_gap_filled_from_journal_returns_to_view(story):
     """Deliver an event that only the journal has with its metadata, and write it back into the view."""
     day = story.day(1)
-    (expected,) = events("healed", [3], BEGIN, **META)
-    assert day.of("healed") == whole(*range(1, 7))
+    (expected,) = events("backfilled", [3], BEGIN, **META)
+    assert day.of("backfilled") == whole(*range(1, 7))
     assert as_row(expected) in day.rows
     assert expected in [{**row, "timestamp": row["timestamp"]} for row in day.view]
 
@@ -321,7 +321,7 @@ def test_the_quality_page_names_the_held_rows(story):
 def test_hold_missing_row_appears_releases_held_rows(story):
     """Release exactly the held rows once the missing row appears in the view or in the journal."""
     first, day = story.day(1), story.day(2)
-    for persistence_id in ("hole", "restored", "mended"):
+    for persistence_id in ("hole", "restored", "returned"):
         assert day.of(persistence_id) == whole(*range(1, 7)) and persistence_id not in day.holds
     released = [row for row in day.rows if row.persistence_id == "hole" and row not in first.rows]
     assert released == sorted(map(as_row, events("hole", range(3, 7), BEGIN)))

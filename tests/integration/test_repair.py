@@ -215,7 +215,9 @@ def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
     (lost,) = [batch for batch in manifests(pipeline.settings, pipeline.name)[0].batches if batch.tag == "u"]
     pipeline.sql(f"ALTER TABLE `{pipeline.name}` DELETE WHERE batch_id = toUUID('{lost.batch_id}')")
     before, sealed = pipeline.journal.rows(), pipeline.rows()
-    would = "would mend in the view 1 missing_in_view, deliver 8 missing_in_clickhouse. It looks at each row"
+    would = (
+        "would repair in the view 1 missing_in_view, deliver 8 missing_in_clickhouse. It looks at each row"
+    )
     audit = ("audit", "--repair", "--pipeline", pipeline.name)
     file = pipeline.pages.file(pipeline.name)
     code, said, _ = tagmill(file, *audit, "--dry-run")
@@ -226,7 +228,7 @@ def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
     assert code == 2 and said == "" and "give --yes" in wrong
     assert pipeline.journal.rows() == before and pipeline.rows() == sealed
     code, said, _ = tagmill(file, *audit, "--why", "seen in a test", answer="y")
-    assert code == 0 and would in said and "1 findings mended in the view, 1 batches sent again" in said
+    assert code == 0 and would in said and "1 findings repaired in the view, 1 batches sent again" in said
     assert in_order(pipeline.journal.rows()) == in_order(records)
     assert content(pipeline.rows()) == content(map(as_row, records))
 

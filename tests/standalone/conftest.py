@@ -101,22 +101,22 @@ def airflow(stack, kafka):
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
     load_case(stack.session, "orders", keyspace)
     ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port(), kafka.port)
-    places = StackLayout(stack.home / "standalone", ports)
-    places.home.mkdir()
+    layout = StackLayout(stack.home / "standalone", ports)
+    layout.home.mkdir()
     values = {"conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
-    places.config.write_text(
+    layout.config.write_text(
         CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values)
     )
-    calls = places.home / "airflow" / "config" / "our_calls.py"
+    calls = layout.home / "airflow" / "config" / "our_calls.py"
     calls.parent.mkdir(parents=True)
-    calls.write_text(OUR_CALLS.format(file=str(places.home / "late.json")))
+    calls.write_text(OUR_CALLS.format(file=str(layout.home / "late.json")))
     create(kafka.port, "products")
-    schema.apply(Settings.load(places.config))
-    destination_table.apply(Settings.load(places.config))
-    server = AirflowWithPasswords(places)
+    schema.apply(Settings.load(layout.config))
+    destination_table.apply(Settings.load(layout.config))
+    server = AirflowWithPasswords(layout)
     try:
         server.start()
-        running = Standalone(places, server, server.api())
+        running = Standalone(layout, server, server.api())
         end = time.monotonic() + 90
         while not running.api.dag_is_there(DAG):
             assert time.monotonic() < end, running.api.import_errors()

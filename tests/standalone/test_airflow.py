@@ -43,7 +43,7 @@ def test_doctor_knows_pools_and_connections(airflow) -> None:
     """Run the doctor in Airflow's Python: the pools are fine, a misspelt key of a connection is wrong."""
     misspelt = {"conn_type": "generic", "password": PASSWORDS["cassandra"], "extra": {"tsl": True}}
     variables = airflow.airflow.environment() | {"AIRFLOW_CONN_TAGMILL_KAFKA": json.dumps(misspelt)}
-    program = airflow.places.airflow_venv / "bin" / "tagmill"
+    program = airflow.layout.airflow_venv / "bin" / "tagmill"
     command = [str(program), "doctor", "--json", "--pipeline", "orders"]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=240)
     found = {finding["check"]: finding for finding in json.loads(done.stdout)}

@@ -52,10 +52,10 @@ class InstalledAirflow(Airflow):
         made = {key: text for key, text in super().environment().items() if not key.startswith(ours)}
         return made | {
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
-            "TAGMILL_CONFIG": str(self.places.config),
+            "TAGMILL_CONFIG": str(self.layout.config),
             # Where the test has the environment for jobs.
             "TAGMILL_SPARK__CONF": json.dumps(SHORT_LIVED),
-            "TAGMILL_SPARK__ENVIRONMENT": str(self.places.home / "jobs"),
+            "TAGMILL_SPARK__ENVIRONMENT": str(self.layout.home / "jobs"),
         }
 
     def start(self) -> float:
@@ -121,7 +121,7 @@ class Installation:
         }.items():
             assert old in text, old
             text = text.replace(old, new, 1)
-        self.server.places.config.write_text(text)
+        self.server.layout.config.write_text(text)
 
     def run(self, words: list[str]) -> str:
         """Run a command of the page on this machine; return what it prints."""

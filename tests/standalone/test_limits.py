@@ -13,7 +13,7 @@ def test_delivered_files_are_kept_from_others(delivered):
     """Check plans, sealed batches, Spark's files, pages, reports and task logs: files have 0640, folders
     0750.
     """
-    data, logs = delivered.places.config.parent / "data", delivered.airflow.home / "logs"
+    data, logs = delivered.layout.config.parent / "data", delivered.airflow.home / "logs"
     written = [path for folder in (data, logs) for path in (folder, *folder.rglob("*"))]
     assert {".parquet", ".json", ".html", ".log"} <= {path.suffix for path in written if path.is_file()}
     modes = {str(path): stat.filemode(path.lstat().st_mode) for path in written if not path.is_symlink()}
@@ -32,7 +32,7 @@ def test_task_of_job_links_to_its_report(delivered):
 def test_params_naming_foreign_files_are_refused(stack, delivered):
     """Name a key file in several ways, and the process environment: neither gets into a log."""
     before = in_clickhouse(stack)
-    home, secret = delivered.places.config.parent, uuid.uuid4().hex
+    home, secret = delivered.layout.config.parent, uuid.uuid4().hex
     inputs, key = home / "inputs", home / "key"
     inputs.mkdir()
     key.write_text(secret)

@@ -11,7 +11,7 @@ LATE = "deliver_cart_events"
 
 def test_run_beyond_deadline_calls_in_triggerer(airflow) -> None:
     """Call what on_deadline names for a run that is late, by the triggerer, with Airflow's connections in reach."""
-    file = airflow.places.home / "late.json"
+    file = airflow.layout.home / "late.json"
     connection = {"connection_id": "of_the_database", "conn_type": "generic", "login": "known"}
     airflow.call("POST", "/connections", connection)
     airflow.api.pause(LATE, False)

@@ -91,7 +91,7 @@ class Lookout:
 class Standalone:
     """A running Airflow and its client."""
 
-    places: StackLayout
+    layout: StackLayout
     airflow: AirflowWithPasswords
     api: AirflowApi
 
@@ -205,7 +205,7 @@ class Standalone:
 
     def files_with(self, text: str) -> list[Path]:
         """Return the files below Airflow's home and the storage root whose bytes contain a text."""
-        files = (file for file in self.places.home.rglob("*") if file.is_file() and not file.is_symlink())
+        files = (file for file in self.layout.home.rglob("*") if file.is_file() and not file.is_symlink())
         return [file for file in files if text.encode() in file.read_bytes()]
 
     def left(self) -> list[str]:

@@ -124,14 +124,14 @@ def rows_to_recut(
             ]
         )
         late = (F.col("action") == "late").cast("int")
-        mended = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
-        rows = mended if rows is None else rows.unionByName(mended)
+        judged = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
+        rows = judged if rows is None else rows.unionByName(judged)
     return rows
 
 
-def payload(staged: DataFrame, places: WorkingRows, healed: DataFrame | None) -> DataFrame:
+def payload(staged: DataFrame, places: WorkingRows, backfilled: DataFrame | None) -> DataFrame:
     """Return all columns of the rows in `places`: rows of staged files, and events that come from the
-    journal (`healed`, with `file` and `row_index`).
+    journal (`backfilled`, with `file` and `row_index`).
     """
     files = [file for (file,) in counts(places, ["file"])]
     rows = staged.select(
@@ -140,8 +140,8 @@ def payload(staged: DataFrame, places: WorkingRows, healed: DataFrame | None) ->
         *PAYLOAD_OF,
     )
     rows = rows.where(F.col("file").isin(files))
-    if healed is not None:
-        rows = rows.unionByName(healed.select("file", "row_index", *PAYLOAD_OF))
+    if backfilled is not None:
+        rows = rows.unionByName(backfilled.select("file", "row_index", *PAYLOAD_OF))
     return _relabelled(rows, places.frame)
 
 

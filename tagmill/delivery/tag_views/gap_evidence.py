@@ -21,16 +21,16 @@ MAX_PASSES = 20
 # Gaps that one run asks the journal about.
 MAX_GAPS = 10_000
 # Events from the journal that one run keeps; gaps that come after them wait for the next run.
-MAX_HEALED_EVENTS = 200_000
+MAX_BACKFILLED_EVENTS = 200_000
 # Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the
 # next run.
-MAX_HEALED_BYTES = 256 * 1024 * 1024
+MAX_BACKFILLED_BYTES = 256 * 1024 * 1024
 # Buckets that a scan for a lower number reads at most.
 MAX_EARLIER_BUCKETS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class Backfilled:
     """An event of the journal that may fill a gap; its index is its row_index in the file 'journal'."""
 
     index: int
@@ -49,8 +49,8 @@ class GapInvestigator:
         self.plan = plan
         self.pipeline = pipeline
         self.knowledge = Knowledge()
-        self.healed: list[Healed] = []
-        self._healed_bytes = 0
+        self.backfilled: list[Backfilled] = []
+        self._backfilled_bytes = 0
         self._since = {
             (look.tag, look.persistence_id): (look.gap, from_datetime(look.since)) for look in plan.holds
         }
@@ -75,7 +75,10 @@ class GapInvestigator:
         deleted_to = self.views.deleted_to(persistence_id)
         known_gap, since = self._since.get(key, (None, None))
         seen_at = since if known_gap and known_gap.first == gap.first else from_datetime(self.plan.planned_at)
-        full = len(self.healed) + gap.size > MAX_HEALED_EVENTS or self._healed_bytes >= MAX_HEALED_BYTES
+        full = (
+            len(self.backfilled) + gap.size > MAX_BACKFILLED_EVENTS
+            or self._backfilled_bytes >= MAX_BACKFILLED_BYTES
+        )
         if full or gap.size > self.pipeline.max_missing_to_search:
             return Evidence(None, deleted_to, seen_at)
         events = events_of_gap(self.views, self.pipeline, tag, persistence_id, gap)
@@ -86,10 +89,10 @@ class GapInvestigator:
         )
 
     def _keep(self, key: Key, number: int, event: JournalEvent) -> Row:
-        index = len(self.healed)
+        index = len(self.backfilled)
         ticks = ticks_of(event.offset)
         timebucket = self.pipeline.bucket_size.start(ticks)
-        self.healed.append(Healed(index, key, number, event, timebucket))
+        self.backfilled.append(Backfilled(index, key, number, event, timebucket))
         size = (
             len(event.event or b"")
             + len(event.meta or b"")
@@ -97,7 +100,7 @@ class GapInvestigator:
             + len(key[1].encode())
             + 100
         )
-        self._healed_bytes += size
+        self._backfilled_bytes += size
         handle = (FROM_JOURNAL, index, timebucket, size)
         missing = event.event is None or event.ser_id is None
         return Row(

@@ -440,12 +440,12 @@ def require_voidable(manifest: Manifest, batches: Sequence[BatchRow]) -> None:
 
     Batches are given up only from the end of a tag: what comes after a void batch must not be delivered.
     """
-    mended = {batch.number for batch in manifest.batches if batch.mended}
+    judged = {batch.number for batch in manifest.batches if batch.mended}
     for tag in {batch.tag for batch in batches}:
         of_tag = [batch for batch in batches if batch.tag == tag]
         new = [batch.number for batch in of_tag if batch.state == BatchState.NEW]
         there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
-        if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
+        if new and there and (max(there) > min(new) or (judged & set(new) and judged & set(there))):
             raise GuardRefused(
                 f"run {manifest.run} of pipeline {manifest.pipeline}: tag {tag!r} has delivered batches that "
                 "belong with those to be voided. "

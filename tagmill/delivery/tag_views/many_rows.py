@@ -22,7 +22,7 @@ from tagmill.delivery.tag_views import (
 )
 from tagmill.delivery.tag_views.few_rows import judgement
 from tagmill.delivery.tag_views.file_summaries import windows
-from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, GapInvestigator, Healed
+from tagmill.delivery.tag_views.gap_evidence import MAX_PASSES, Backfilled, GapInvestigator
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, judged
 from tagmill.delivery.tag_views.model import Manifest
@@ -125,7 +125,7 @@ class ManyRows:
                 verdict.frozen,
                 verdict.frozen_rows,
                 recounted,
-                investigation.healed,
+                investigation.backfilled,
                 checked.docs_page,
                 write_progress,
             )
@@ -268,11 +268,11 @@ class ManyRows:
 
     # -- the files
 
-    def _healed(self, healed: list[Healed]) -> DataFrame | None:
+    def _backfilled(self, backfilled: list[Backfilled]) -> DataFrame | None:
         """Return events of the journal as staged rows, by way of a file; None: there are none."""
-        if not healed:
+        if not backfilled:
             return None
-        rows, file = seal_outputs.healed_rows(healed), f"{self.working}/healed.parquet"
+        rows, file = seal_outputs.backfilled_rows(backfilled), f"{self.working}/backfilled.parquet"
         rows = rows.append_column("file", pa.repeat(FROM_JOURNAL, rows.num_rows))
         rows = rows.append_column("row_index", pa.array(range(rows.num_rows), pa.int64()))
         write_table(self.files, file, rows)
@@ -309,7 +309,7 @@ class ManyRows:
         count = len(working_rows.counts(places, ["stream", "cut"]))
         target = f"{self.folder}/recut"
         if count:
-            payload = batch_contents.payload(staged.rows, places, self._healed(investigation.healed))
+            payload = batch_contents.payload(staged.rows, places, self._backfilled(investigation.backfilled))
             recut.write(places.frame, payload, self.files.url(target), count)
         cuts = batch_contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
         return batch_contents.Contents(staged.totals, as_they_are, cuts, places, f"{self.folder}/staged")

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.tag_views import batch_contents
 from tagmill.delivery.tag_views.file_summaries import FileTotal
-from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, Healed
+from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, Backfilled
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
@@ -76,7 +76,7 @@ class SealInputs:
     frozen: list[HoldRow]
     frozen_rows: KeptRows | None
     recounted: Mapping[Key, int]
-    healed: list[Healed]
+    backfilled: list[Backfilled]
     docs_page: str
     write_progress: Callable[[str, Mapping[str, int]], None]
 
@@ -208,7 +208,7 @@ def _batches(sealed: SealInputs) -> tuple[list[Batch], dict[str, int]]:
     for number, (entry, (size, sha256), (first_offset, last_offset)) in enumerate(
         zip(entries, digests, offsets, strict=True), start=1
     ):
-        file, total, mended = entry
+        file, total, judged = entry
         numbers[
             f"{total.stream}/{total.cut}" if isinstance(total, batch_contents.CutTotal) else total.file
         ] = number
@@ -224,7 +224,7 @@ def _batches(sealed: SealInputs) -> tuple[list[Batch], dict[str, int]]:
                 checksum=total.checksum % 2**64,
                 first_offset=first_offset,
                 last_offset=last_offset,
-                mended=mended,
+                mended=judged,
             )
         )
     return batches, numbers
@@ -363,33 +363,33 @@ def hold_record(hold: HoldRow) -> dict[str, Any]:
 def _write_repairs(sealed: SealInputs, file: str) -> None:
     """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
-    if sealed.healed:
-        healed = pc.field("reason") == "healed_from_journal"
-        rows_used = _of_kind(sealed.decisions, "row", "reason", "row_index", where=healed)
+    if sealed.backfilled:
+        backfilled = pc.field("reason") == "healed_from_journal"
+        rows_used = _of_kind(sealed.decisions, "row", "reason", "row_index", where=backfilled)
         used = {row["row_index"] for row in rows_used}
-    rows = [view_row(item, str(item.event.offset)) for item in sealed.healed if item.index in used]
+    rows = [view_row(item, str(item.event.offset)) for item in sealed.backfilled if item.index in used]
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=view_schema(pa.string())))
 
 
-def healed_rows(healed: Sequence[Healed]) -> pa.Table:
+def backfilled_rows(backfilled: Sequence[Backfilled]) -> pa.Table:
     """Return events of the journal as rows of batches (STAGED), in their order."""
     schema = view_schema(pa.binary(16))
     parts = []
-    for tag, of_tag in groupby(healed, key=lambda item: item.key[0]):
+    for tag, of_tag in groupby(backfilled, key=lambda item: item.key[0]):
         rows = [view_row(item, item.event.offset.bytes) for item in of_tag]
         parts.append(as_batch_rows(pa.Table.from_pylist(rows, schema), 0, tag, 2**62))
     return pa.concat_tables(parts)
 
 
-def view_row(healed: Healed, timestamp: str | bytes) -> dict[str, Any]:
+def view_row(backfilled: Backfilled, timestamp: str | bytes) -> dict[str, Any]:
     """Return an event of the journal as a row of tag_views, with its TimeUUID in the form that is wanted."""
     return {
-        "tag_name": healed.key[0],
-        "timebucket": healed.timebucket,
+        "tag_name": backfilled.key[0],
+        "timebucket": backfilled.timebucket,
         "timestamp": timestamp,
-        "persistence_id": healed.key[1],
-        "tag_pid_sequence_nr": healed.number,
-        **{name: getattr(healed.event, name) for name in _EVENT_COLUMNS},
+        "persistence_id": backfilled.key[1],
+        "tag_pid_sequence_nr": backfilled.number,
+        **{name: getattr(backfilled.event, name) for name in _EVENT_COLUMNS},
     }
 
 

@@ -313,7 +313,7 @@ class ViewPlaces:
         raise GuardRefused(
             f"{self.what} has the event {event.sequence_nr} of {event.persistence_id!r}, tag "
             f"{event.tag!r}, which the view "
-            "has no longer: it could not be delivered again. Nothing was withdrawn; mend the view first "
+            "has no longer: it could not be delivered again. Nothing was withdrawn; repair the view first "
             "(tagmill audit --repair)"
         )
 

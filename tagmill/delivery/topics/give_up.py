@@ -121,7 +121,7 @@ class TopicGiveUp(OperatorAction):
         """Note the offsets from which the events of these ids are left out, then set the ids apart."""
         read_to = workspace.store(TopicOffsets).read_to()
         _, delivered = left_partly(workspace)
-        now = Since(places=[(*place, end) for place, end in sorted(read_to.items())])
+        now = Since(places=[(*partition, end) for partition, end in sorted(read_to.items())])
         known = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items()}
         for key in ids:
             since = known.get(key, now)
@@ -225,7 +225,7 @@ class TopicGiveUp(OperatorAction):
         """Move the offsets of a Kafka Journal's run of which no batch is void, unless it has moved them."""
         offsets = self._offsets(ledger)
         if isinstance(self.stream, KafkaJournalEventsSettings) and manifest and not offsets.moved_by(row.run):
-            offsets.write(row.run, {one.place: one.end for one in manifest.ranges})
+            offsets.write(row.run, {one.topic_partition: one.end for one in manifest.ranges})
 
     def _intact(self, row: RunRow, manifest: TopicManifest, numbers: set[int]) -> bool:
         try:

@@ -24,7 +24,7 @@ from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes
 from tagmill.delivery.topics.staged_files import Source, Work
 from tagmill.delivery.topics.table_columns import JOURNAL
-from tagmill.kafka.client import Place
+from tagmill.kafka.client import Partition
 from tagmill.kafka_journal.fold import entry_segments, of_this_life, segment_of
 from tagmill.kafka_journal.tables import EVENTS_AT_ONCE, KafkaJournalTables, uuid
 from tagmill.spark.cassandra_table import CassandraTable
@@ -48,7 +48,7 @@ ENTRIES = pa.schema(
 )
 # Entries of metajournal that this process reads at most, and streams of touched ids that it reads at once.
 MOST_ENTRIES, STREAMS = 50_000, 2
-# Most ids have fewer than NEWEST new events: the first query fetches the places of the newest events, the
+# Most ids have fewer than NEWEST new events: the first query fetches the positions of the newest events, the
 # second the new events themselves. IDS_AT_ONCE ids are queried together.
 NEWEST, IDS_AT_ONCE = 50, 100
 ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
@@ -102,7 +102,7 @@ def _reading(cassandra: CassandraSettings, pipeline: KafkaJournalEventsSettings,
     )
 
 
-def _is_touched(row: Any, plan: TopicPlan, firsts: Mapping[Place, int]) -> bool:
+def _is_touched(row: Any, plan: TopicPlan, firsts: Mapping[Partition, int]) -> bool:
     """Return whether _touched would return a row of metajournal (TOUCHED and `offset`)."""
     first = firsts.get((row.topic, row.partition))
     return (
@@ -123,15 +123,15 @@ def _is_wide(entry: dict[str, Any]) -> bool:
     return bool((entry["seq_nr"] - 1) // entry["segment_size"] - first >= MOST_SEGMENTS)
 
 
-def _firsts(plan: TopicPlan) -> dict[Place, int]:
+def _firsts(plan: TopicPlan) -> dict[Partition, int]:
     """Return, for each partition, the offset from which an id that was touched may have new events."""
-    return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
+    return {one.topic_partition: one.first for one in (*plan.ranges, *plan.begun)}
 
 
 def _touched(spark: SparkSession, tables: KafkaJournalTables, plan: TopicPlan) -> DataFrame:
     """Return the entries (TOUCHED) that were last touched by a record of the plan, or by a later one."""
-    places = [(*place, first) for place, first in _firsts(plan).items()]
-    firsts = spark.createDataFrame(places, "topic string, partition int, first long")
+    partitions = [(*partition, first) for partition, first in _firsts(plan).items()]
+    firsts = spark.createDataFrame(partitions, "topic string, partition int, first long")
     outdated = tables.outdated()
     columns = [name for name in TOUCHED if f"metajournal.{name}" not in outdated]
     stored = CassandraTable(tables.cassandra, tables.name, "metajournal", is_own=True).rows(
@@ -190,7 +190,7 @@ class Events:
 
     def __init__(self, tables: KafkaJournalTables, plan: TopicPlan, tags: frozenset[str]) -> None:
         self.tables, self.tags, self.firsts = tables, tags, _firsts(plan)
-        self.ranges = {one.place: one for one in plan.ranges}
+        self.ranges = {one.topic_partition: one for one in plan.ranges}
 
     def of(self, entries: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the rows (SCHEMA) of each id's new events, the lowest sequence number first.
@@ -218,7 +218,7 @@ class Events:
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield each entry with each of its new events.
 
-        In: entries with the places of these events, all in the highest segment.
+        In: entries with the positions of these events, all in the highest segment.
         """
         for part in _together([one for one in few if one[1]]):
             asked = [(entry["id"], entry["topic"], _top(entry), new[-1].seq_nr - 1) for entry, new in part]
@@ -240,7 +240,7 @@ class Events:
         """
         begin = (_top(entry), (entry["delete_to"] or 0) + 1)
         for segment in (_top(entry), *_lower(entry, _top(entry))):
-            for row in self.tables.places(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
+            for row in self.tables.positions(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
                 if self._is_old(entry, row):
                     return begin
                 begin = (segment, row.seq_nr)

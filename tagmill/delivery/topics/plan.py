@@ -11,8 +11,8 @@ from tagmill.delivery.topics.schema_evolution import fits
 from tagmill.delivery.topics.table_columns import require_unchanged_columns
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, SealedFileDamaged
-from tagmill.kafka.client import Kafka, Place, Span
-from tagmill.kafka.offset_ranges import OWN_TABLES, Range, capped, places, unread
+from tagmill.kafka.client import Kafka, Partition, Span
+from tagmill.kafka.offset_ranges import OWN_TABLES, Range, capped, partitions_of, unread
 from tagmill.kafka.set_apart import Apart, Since, within
 from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.ledger.dead_letters import DeadLetters
@@ -129,7 +129,7 @@ def planned(
 
 
 def _begin_again(
-    kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Place, Span], number: int
+    kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Partition, Span], number: int
 ) -> list[str]:
     """Let the next run read recreated topics from their first record; return a warning for each.
 
@@ -140,10 +140,13 @@ def _begin_again(
     recreated.
     """
     read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
-    short = {place: span.end for place, span in spans.items() if read_to.get(place, 0) > span.end}
+    short = {partition: span.end for partition, span in spans.items() if read_to.get(partition, 0) > span.end}
     again = {*recreated_topics(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
-    cut_off = {place: end for place, end in short.items() if place[0] not in again}
-    offsets.write(number, cut_off | {place: span.first for place, span in spans.items() if place[0] in again})
+    cut_off = {partition: end for partition, end in short.items() if partition[0] not in again}
+    offsets.write(
+        number,
+        cut_off | {partition: span.first for partition, span in spans.items() if partition[0] in again},
+    )
     ids.write({topic: now[topic] for topic in again if topic in now})
     return [
         *(f"topic {topic} was made anew: it is read from its first record" for topic in sorted(again)),
@@ -185,9 +188,9 @@ def _of_returned_id(workspace: Workspace, number: int, now: datetime) -> TopicPl
             continue  # only the lost files tell which of its events are delivered: it stays set apart, and status says so
         firsts = {(topic, partition): offset for topic, partition, offset in since.places}
         ranges = [
-            Range(topic=place[0], partition=place[1], first=first, end=end)
-            for place, end in sorted(read_to.items())
-            if (first := firsts.get(place, 0)) < end
+            Range(topic=partition[0], partition=partition[1], first=first, end=end)
+            for partition, end in sorted(read_to.items())
+            if (first := firsts.get(partition, 0)) < end
         ]
         if not ranges:
             table.remove(Kind.SINCE, key)
@@ -272,7 +275,7 @@ def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
             yield row
 
 
-def spans_of(workspace: Workspace) -> dict[Place, Span]:
+def spans_of(workspace: Workspace) -> dict[Partition, Span]:
     """Return the offsets that can be read: of topics what Kafka has, of a Kafka Journal what is replicated.
 
     Raises ConfigurationError: the Kafka Journal's tables are missing, or nothing of a named topic is
@@ -282,7 +285,7 @@ def spans_of(workspace: Workspace) -> dict[Place, Span]:
     chosen = workspace.stream
     if isinstance(chosen, TopicSettings):
         with Kafka(workspace.settings.kafka) as kafka:
-            return kafka.spans(places(kafka, pipeline, chosen.topics, chosen.topic_prefixes))
+            return kafka.spans(partitions_of(kafka, pipeline, chosen.topics, chosen.topic_prefixes))
     tables = KafkaJournalTables(workspace.cassandra, chosen.keyspace)
     if not tables.there():
         raise ConfigurationError(
@@ -292,9 +295,9 @@ def spans_of(workspace: Workspace) -> dict[Place, Span]:
             pipeline=pipeline,
         )
     reach = {
-        place: Span(0, offset + 1)
-        for place, offset in tables.reach().items()
-        if not chosen.topics or place[0] in chosen.topics
+        partition: Span(0, offset + 1)
+        for partition, offset in tables.reach().items()
+        if not chosen.topics or partition[0] in chosen.topics
     }
     if missing := set(chosen.topics) - {topic for topic, _ in reach}:
         raise ConfigurationError(

@@ -6,7 +6,7 @@ from tagmill.config.kafka import TopicSettings
 from tagmill.delivery.topics.plan import spans_of
 from tagmill.delivery.topics.same_journal import other_life
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import places
+from tagmill.kafka.offset_ranges import partitions_of
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.ledger.dedup import TopicOffsets
 from tagmill.ledger.topic_ids import TopicIds, recreated_topics
@@ -26,17 +26,17 @@ def topic_positions(workspace: Workspace) -> list[TopicPosition]:
         of_all, of_topic = other_life(workspace)
         return [
             TopicPosition(
-                *place,
-                delivered_to=delivered_to.get(place),
+                *partition,
+                delivered_to=delivered_to.get(partition),
                 log_start=span.first,
                 last_stable_offset=span.end,
                 high_watermark=span.end,
-                another_life=of_all or of_topic.get(place[0], ""),
+                another_life=of_all or of_topic.get(partition[0], ""),
             )
-            for place, span in spans_of(workspace).items()
+            for partition, span in spans_of(workspace).items()
         ]
     before = workspace.store(TopicIds).read()
     with Kafka(workspace.settings.kafka) as kafka:
-        read = places(kafka, workspace.name, configured.topics, configured.topic_prefixes)
+        read = partitions_of(kafka, workspace.name, configured.topics, configured.topic_prefixes)
         recreated = recreated_topics(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
         return kafka_positions(kafka, read, delivered_to, recreated)

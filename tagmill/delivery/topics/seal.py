@@ -25,7 +25,7 @@ from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.reader_notes import Notes, warnings
 from tagmill.delivery.topics.run_files import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import kinds
-from tagmill.delivery.topics.staged_files import PLACE, Mask, Source, StagedFile, masks, stage, write_kind
+from tagmill.delivery.topics.staged_files import ADDRESS, Mask, Source, StagedFile, masks, stage, write_kind
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
@@ -177,7 +177,7 @@ class _Sealing:
         same = list(layout(self.pipeline).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
         rows = staging.placed(self._read(source, staged), [one.name for one in staged], same)
-        self._materialized(rows.join(there, same, "left_anti").select(PLACE), "new")
+        self._materialized(rows.join(there, same, "left_anti").select(ADDRESS), "new")
         return masks(self.files, staged, f"{self.folder}/new"), None
 
     def _staged(self) -> tuple[Source, list[StagedFile]]:
@@ -216,7 +216,7 @@ class _Sealing:
         """Raise RecordsLost if Kafka no longer has all records of the plan; the message says which are gone
         and how to go on.
         """
-        gone = lost_records(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
+        gone = lost_records(self.plan.ranges, kafka.spans([one.topic_partition for one in self.plan.ranges]))
         if gone:
             name = self.plan.pipeline
             raise RecordsLost(
@@ -235,7 +235,7 @@ class _Sealing:
         return self.spark.read.schema(schema).parquet(*(self.files.url(one.name) for one in staged))
 
     def _unknown(self) -> str:
-        """Return the folder with the PLACE of each id's first event, for ids that were not seen in the
+        """Return the folder with the ADDRESS of each id's first event, for ids that were not seen in the
         window; write it if needed.
         """
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule

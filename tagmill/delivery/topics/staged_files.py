@@ -39,10 +39,10 @@ FILES = pa.schema(
         **{"nulled": pa.list_(NULLED), "matched": pa.list_(pa.string()), "paths": pa.list_(pa.string())},
     }
 )
-# A staged row's place: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's
+# A staged row's address: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's
 # index in that file.
-PLACE, INDEX_BITS = "place", 32
-PLACES_AT_ONCE, ROWS_AT_ONCE = 1_000_000, 1000
+ADDRESS, INDEX_BITS = "address", 32
+ADDRESSES_AT_ONCE, ROWS_AT_ONCE = 1_000_000, 1000
 # Streams of few rows that are read at once.
 STREAMS_AT_ONCE = 8
 
@@ -139,20 +139,20 @@ def _summed(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout
         yield pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema)
 
 
-def place(file: int, rows: int) -> npt.NDArray[np.int64]:
-    """Return the PLACE of each row of a file, by the file's number and its number of rows."""
+def addresses(file: int, rows: int) -> npt.NDArray[np.int64]:
+    """Return the ADDRESS of each row of a file, by the file's number and its number of rows."""
     return cast(npt.NDArray[np.int64], (np.int64(file) << INDEX_BITS) + np.arange(rows))
 
 
 def masks(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> list[Mask]:
-    """Return a mask for each staged file: the rows whose PLACE is in the files of a folder."""
+    """Return a mask for each staged file: the rows whose ADDRESS is in the files of a folder."""
     found = [np.zeros(one.rows, bool) for one in staged]
-    for batch in files.record_batches(folder, PLACES_AT_ONCE, [PLACE]):
-        places = np.sort(batch[PLACE].to_numpy())
-        numbers = places >> INDEX_BITS
+    for batch in files.record_batches(folder, ADDRESSES_AT_ONCE, [ADDRESS]):
+        addresses = np.sort(batch[ADDRESS].to_numpy())
+        numbers = addresses >> INDEX_BITS
         for number in np.unique(numbers):
             first, last = np.searchsorted(numbers, (number, number + 1))
-            found[number][places[first:last] & ((1 << INDEX_BITS) - 1)] = True
+            found[number][addresses[first:last] & ((1 << INDEX_BITS) - 1)] = True
     return found
 
 

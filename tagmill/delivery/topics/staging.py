@@ -19,10 +19,10 @@ from tagmill.config.kafka import TopicSettings
 from tagmill.delivery.topics.fields import InvalidRecord
 from tagmill.delivery.topics.reader_notes import Notes, noted_names
 from tagmill.delivery.topics.record_decoder import RecordDecoder
-from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Source
+from tagmill.delivery.topics.staged_files import ADDRESS, INDEX_BITS, KINDS, Source
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.delivery.topics.vectorized_decoder import VectorizedDecoder, arrow_type
-from tagmill.kafka.set_apart import Apart, Place, parts
+from tagmill.kafka.set_apart import Apart, RecordPosition, parts
 from tagmill.kafka.worker_source import HEADERS, RECORDS, RecordsByTasks
 from tagmill.ledger.dead_letters import NOT_KEPT
 from tagmill.spark.cassandra_table import CassandraTable
@@ -55,11 +55,18 @@ def schema_of(pipeline: TopicSettings) -> pa.Schema:
 
 def dead_letters(spark: SparkSession, cassandra: Cassandra, pipeline: str) -> DataFrame:
     """Return a pipeline's dead letters whose content was kept, with the columns of worker_source.RECORDS."""
-    places = CassandraTable.of_ledger(cassandra, "dead_letter_places").rows_of(
+    partitions = CassandraTable.of_ledger(cassandra, "dead_letter_places").rows_of(
         spark.createDataFrame([(pipeline,)], "pipeline string"), ["pipeline"], "topic", "partition"
     )
     found = CassandraTable.of_ledger(cassandra, "dead_letters").rows_of(
-        places, ["pipeline", "topic", "partition"], "offset", "timestamp", "reason", "key", "value", "headers"
+        partitions,
+        ["pipeline", "topic", "partition"],
+        "offset",
+        "timestamp",
+        "reason",
+        "key",
+        "value",
+        "headers",
     )
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
     return found.where(~F.startswith("reason", F.lit(NOT_KEPT))).withColumn("headers", headers)
@@ -94,7 +101,7 @@ def decode_batches(
     notes: Notes,
     pipeline: TopicSettings,
     contents: Mapping[str, bytes],
-    reasons: Mapping[Place, str],
+    reasons: Mapping[RecordPosition, str],
     nulls: Sequence[str],
     largest: int,
 ) -> Iterator[pa.RecordBatch]:
@@ -113,7 +120,7 @@ def decode_batches(
             yield rows
 
 
-def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
+def _too_large(batch: pa.RecordBatch, largest: int) -> dict[RecordPosition, str]:
     """Return the records whose values are too large for a row of deduplication, each with the reason why it
     is not read.
     """
@@ -128,7 +135,10 @@ def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
 
 
 def _read_but(
-    reader: RecordDecoder, alike: VectorizedDecoder, batch: pa.RecordBatch, reasons: Mapping[Place, str]
+    reader: RecordDecoder,
+    alike: VectorizedDecoder,
+    batch: pa.RecordBatch,
+    reasons: Mapping[RecordPosition, str],
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
     """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding
     it.
@@ -199,7 +209,7 @@ def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str,
 
 
 def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Select columns of staged rows, and add their PLACE.
+    """Select columns of staged rows, and add their ADDRESS.
 
     In: the rows of the staged files, and the files' names in their order.
     """
@@ -207,5 +217,5 @@ def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> D
         [(number, name.rpartition("/")[2]) for number, name in enumerate(names)], "number long, file string"
     )
     file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
-    place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
-    return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)
+    address = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(ADDRESS)
+    return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, address)

@@ -229,7 +229,7 @@ def close_run(workspace: Workspace, run: int, fence: int) -> TopicManifest:
             letters.forget(_replayed(files, manifest))
             offsets = workspace.store(TopicOffsets)
             with read_back(ledger, pipeline, run, fence):
-                offsets.write(run, {one.place: one.end for one in manifest.ranges})
+                offsets.write(run, {one.topic_partition: one.end for one in manifest.ranges})
             _forget_apart(ledger, keyspace, read_plan(files, row))
         checkpoints.reached("close.before_end")
         ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)

@@ -12,7 +12,7 @@ CREATED_AT = Column(
     "created_at", "Int64", "DateTime64(3, 'UTC')", "number",
     insert="fromUnixTimestamp64Milli({}, 'UTC')", stored="toUnixTimestamp64Milli({})",
 )  # fmt: skip
-PLACE = (
+POSITION = (
     Column("topic", "String", "LowCardinality(String)"),
     Column("partition", "Int32", "Int32", "number"),
     Column("offset", "Int64", "Int64", "number"),
@@ -20,7 +20,7 @@ PLACE = (
 OWN = (
     Column("unique_id", "String", "String"),
     CREATED_AT,
-    *PLACE,
+    *POSITION,
     Column("schema_version", "String", "LowCardinality(String)"),
     Column("payload", "String", "String"),
 )
@@ -32,7 +32,7 @@ JOURNAL = Layout(
         Column("id", "String", "String"),
         Column("seq_nr", "Int64", "Int64", "number"),
         CREATED_AT,
-        *PLACE,
+        *POSITION,
         Column("origin", "String", "LowCardinality(String)"),
         Column("version", "String", "LowCardinality(String)"),
         Column("metadata", "String", "String"),

@@ -23,7 +23,7 @@ class Reason(StrEnum):
     ALREADY_DELIVERED = "already_delivered"
     BELOW_FIRST_OR_CLOSED = "below_first_or_closed"
     DUPLICATE = "duplicate_same_event"
-    HEALED = "healed_from_journal"
+    BACKFILLED = "healed_from_journal"
     CLOCK_SKEW = "clock_skew"
     GAP = "hole"
     GAP_TOO_WIDE = "too_many_missing"

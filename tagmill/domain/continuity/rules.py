@@ -145,7 +145,7 @@ def close(progress: Progress | None, gap: Gap) -> Progress:
     if gap.first != (progress.number + 1 if progress else 1):
         passed = f"progress is {progress.number}" if progress else "nothing is delivered"
         waits = gap.first > (progress.number + 1 if progress else 1)
-        way_on = "numbers before them come first: tagmill run deliver" if waits else "mend the view's rows"
+        way_on = "numbers before them come first: tagmill run deliver" if waits else "repair the view's rows"
         raise GuardRefused(
             f"numbers {gap.first} to {gap.last} can't be given up ({passed}). Nothing was changed; {way_on}"
         )
@@ -257,7 +257,7 @@ class _Walk:
         evidence = self.evidence.get(gap, NOTHING_KNOWN)
         if evidence.events is not None and _fills(evidence.events, gap):
             for missing, event in enumerate(evidence.events, start=gap.first):
-                self._deliver(replace(event, number=missing), Reason.HEALED)
+                self._deliver(replace(event, number=missing), Reason.BACKFILLED)
             return True
         if self._deleted(gap, evidence):
             self.out.closed.append(gap)

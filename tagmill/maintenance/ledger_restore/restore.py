@@ -113,10 +113,10 @@ class Restoring(OperatorAction):
             pipeline=self.name,
             foreign=count,
             examples=examples,
-            runs=sorted({batch.place.run for batch in batches}),
+            runs=sorted({batch.origin.run for batch in batches}),
             batches=len(batches),
             rows=sum(batch.totals.rows for batch in batches),
-            last_run=max([last, sent, *(batch.place.run for batch in batches)]),
+            last_run=max([last, sent, *(batch.origin.run for batch in batches)]),
             dry_run=True,
         )
         return found, batches, newest

@@ -47,7 +47,7 @@ class ViewRestore:
         checkpoints.reached("restore.progress_written")
         self._watermarks(last_run)
         checkpoints.reached("restore.watermarks_written")
-        for run, of_run in groupby(self.batches, key=lambda batch: batch.place.run):
+        for run, of_run in groupby(self.batches, key=lambda batch: batch.origin.run):
             self._record(run, list(of_run))
 
     def _progress(self) -> Iterator[tuple[str, str, Progress]]:
@@ -114,7 +114,7 @@ class ViewRestore:
         """Yield each tag with the rows and the number of its unknown batches."""
         of_tag: dict[str, list[UnknownBatch]] = {}
         for batch in self.batches:
-            of_tag.setdefault(batch.place.tag, []).append(batch)
+            of_tag.setdefault(batch.origin.tag, []).append(batch)
         for tag, batches in sorted(of_tag.items()):
             yield tag, sum(batch.totals.rows for batch in batches), len(batches)
 
@@ -127,11 +127,11 @@ class ViewRestore:
             return
         self.workspace.store(Retired).keep(
             RetiredBatch(
-                one.place.run,
-                one.place.number,
+                one.origin.run,
+                one.origin.number,
                 one.batch_id,
                 one.totals.generation,
-                one.place.tag,
+                one.origin.tag,
                 one.totals.rows,
                 one.totals.checksum,
             )

@@ -67,7 +67,7 @@ class TopicRestore:
         Raises GuardRefused if one is not in the storage, or the ledger has given its number to other work.
         """
         found = []
-        for run, some in groupby(self.batches, key=lambda batch: batch.place.run):
+        for run, some in groupby(self.batches, key=lambda batch: batch.origin.run):
             of_run = list(some)
             row = self.ledger.run(self.name, run)
             if row is not None and (row.kind != runs.KIND or row.state == RunState.ABANDONED):

@@ -9,7 +9,7 @@ from tagmill.clickhouse.client import ClickHouse, Totals
 from tagmill.domain import identifiers
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
-from tagmill.ledger.sent_batches import DestinationBatches, Place
+from tagmill.ledger.sent_batches import BatchOrigin, DestinationBatches
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
 
@@ -22,7 +22,7 @@ class UnknownBatch:
     """A batch that ClickHouse has and no run of the ledger."""
 
     batch_id: UUID
-    place: Place
+    origin: BatchOrigin
     totals: Totals
 
 
@@ -43,16 +43,16 @@ def unknown_batches(
     if not totals:
         return []
     sent = DestinationBatches(clickhouse, destination)
-    places = {batch: place for batch, place in sent.places() if batch in totals}
-    if set(totals) - set(places):
-        places |= _from_storage(files, pipeline, set(totals) - set(places))
-    unnamed = sorted(set(totals) - set(places))
-    run = max([last_run, 1, *(place.run for place in places.values())])
+    origins = {batch: origin for batch, origin in sent.origins() if batch in totals}
+    if set(totals) - set(origins):
+        origins |= _from_storage(files, pipeline, set(totals) - set(origins))
+    unnamed = sorted(set(totals) - set(origins))
+    run = max([last_run, 1, *(origin.run for origin in origins.values())])
     tags = _tags(clickhouse, destination, unnamed) if unnamed else {}
     for number, batch in enumerate(unnamed, start=UNNAMED_FROM):
-        places[batch] = Place(run, number, tags.get(batch, ""))
-    found = (UnknownBatch(batch, places[batch], total) for batch, total in totals.items())
-    return sorted(found, key=lambda one: (one.place.run, one.place.number))
+        origins[batch] = BatchOrigin(run, number, tags.get(batch, ""))
+    found = (UnknownBatch(batch, origins[batch], total) for batch, total in totals.items())
+    return sorted(found, key=lambda one: (one.origin.run, one.origin.number))
 
 
 def manifest_files(files: RunFiles, pipeline: str, run: int) -> Iterator[str]:
@@ -68,7 +68,7 @@ def belongs(manifest: Sealed, batches: list[UnknownBatch]) -> bool:
     return all(
         (batch := sealed.get(one.batch_id)) is not None
         and (batch.number, batch.rows, batch.checksum)
-        == (one.place.number, one.totals.rows, one.totals.checksum)
+        == (one.origin.number, one.totals.rows, one.totals.checksum)
         for one in batches
     )
 
@@ -84,20 +84,20 @@ def _totals(clickhouse: ClickHouse, destination: str) -> Iterator[tuple[UUID, To
         yield UUID(str(batch_id)), Totals(int(generation), int(rows), int(checksum))
 
 
-def _from_storage(files: RunFiles, pipeline: str, batches: set[UUID]) -> dict[UUID, Place]:
-    """Return the places of batches that an earlier version has sent, from the manifests in the storage, the
+def _from_storage(files: RunFiles, pipeline: str, batches: set[UUID]) -> dict[UUID, BatchOrigin]:
+    """Return the origins of batches that an earlier version has sent, from the manifests in the storage, the
     newest first.
     """
-    places: dict[UUID, Place] = {}
+    origins: dict[UUID, BatchOrigin] = {}
     for folder in reversed([name for name in files.folders(pipeline) if name.startswith("run-")]):
         run = int(folder.removeprefix("run-"))
         for file in manifest_files(files, pipeline, run):
             for batch in json.loads(files.read(file))["batches"]:
                 if (batch_id := UUID(batch["batch_id"])) in batches:
-                    places[batch_id] = Place(run, batch["number"], batch["tag"])
-        if len(places) == len(batches):
+                    origins[batch_id] = BatchOrigin(run, batch["number"], batch["tag"])
+        if len(origins) == len(batches):
             break
-    return places
+    return origins
 
 
 def _tags(clickhouse: ClickHouse, destination: str, batches: list[UUID]) -> dict[UUID, str]:

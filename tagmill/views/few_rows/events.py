@@ -22,7 +22,7 @@ from tagmill.views.few_rows.positions import Position, TooMany
 AHEAD = 16
 # Persistence ids by whose new events those of all are estimated, so that too many are noticed early.
 SAMPLE = 500
-Places = dict[str, int]  # the partition to read from, by persistence_id
+Partitions = dict[str, int]  # the partition to read from, by persistence_id
 
 
 class EventReader:
@@ -52,13 +52,15 @@ class EventReader:
 
     def _behind(self, positions: Sequence[Position]) -> Iterator[pa.RecordBatch]:
         """Yield the events behind these positions."""
-        places = self._of_known([one for one in positions if one.known and one.deleted_to <= one.sequence_nr])
+        partitions = self._of_known(
+            [one for one in positions if one.known and one.deleted_to <= one.sequence_nr]
+        )
         for one in positions:
             if one.deleted_to > one.sequence_nr:
-                places[one.persistence_id] = self._behind_deletions(one)
+                partitions[one.persistence_id] = self._behind_deletions(one)
             elif not one.known:
-                places[one.persistence_id] = 0
-        yield from self._partitions(places, {one.persistence_id: one.from_nr for one in positions})
+                partitions[one.persistence_id] = 0
+        yield from self._partitions(partitions, {one.persistence_id: one.from_nr for one in positions})
 
     def _kept(self, pages: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
         kept, rows, size = list[pa.RecordBatch](), 0, 0
@@ -73,7 +75,7 @@ class EventReader:
     def _whole_table(self) -> Iterator[pa.RecordBatch]:
         return map(rows_of_events, self.pages.of(f"SELECT {self.columns} FROM {self.table}"))
 
-    def _of_known(self, positions: Sequence[Position]) -> Places:
+    def _of_known(self, positions: Sequence[Position]) -> Partitions:
         """Return the known persistence ids that have new events, each with the partition of its last event built."""
         lines = [
             {ID: one.persistence_id, "from_nr": one.from_nr, "first": one.partition_nr} for one in positions
@@ -98,21 +100,21 @@ class EventReader:
                 return int(min(row.partition_nr for row in rows))
         return begin
 
-    def _partitions(self, places: Places, from_nr: dict[str, int]) -> Iterator[pa.RecordBatch]:
-        """Yield the events behind from_nr in the partitions from these places on, until no event is met further on."""
+    def _partitions(self, partitions: Partitions, from_nr: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        """Yield the events behind from_nr in the partitions from these on, until no event is met further on."""
         marks = ", ".join("?" * REACH)
         query = (
             f"SELECT {self.columns} FROM {self.table} WHERE {ID} = ? AND partition_nr IN ({marks}) "
             "AND sequence_nr > ?"
         )
-        while places:
-            keys = ((one, *range(first, first + REACH), from_nr[one]) for one, first in places.items())
-            reached = Places()
+        while partitions:
+            keys = ((one, *range(first, first + REACH), from_nr[one]) for one, first in partitions.items())
+            reached = Partitions()
             for page in map(rows_of_events, self.pages.of_each(query, keys, AHEAD)):
                 yield page
                 for one, partition_nr in _last_partitions(page):
                     reached[one] = max(partition_nr, reached.get(one, partition_nr))
-            places = {one: last + 1 for one, last in reached.items() if last > places[one]}
+            partitions = {one: last + 1 for one, last in reached.items() if last > partitions[one]}
 
 
 def _last_partitions(rows: pa.RecordBatch) -> Iterator[tuple[str, int]]:

@@ -71,15 +71,15 @@ def records(
     In: `reached`, of run_numbering.REACHED.
     """
     upto_of = {end.persistence_id: end.upto for end in stops}
-    places, moved = dict[str, tuple[int, int]](), defaultdict[str, dict[str, Line]](dict)
+    last, moved = dict[str, tuple[int, int]](), defaultdict[str, dict[str, Line]](dict)
     for one in reached:
-        name, place = one["persistence_id"], (one["sequence_nr"], one["partition_nr"])
-        places[name] = max(place, places.get(name, place))
+        name, event = one["persistence_id"], (one["sequence_nr"], one["partition_nr"])
+        last[name] = max(event, last.get(name, event))
         for line in (Line(**fields) for fields in one["progress"]):
             known = moved[name].get(line.tag)
             if known is None or line.sequence_nr > known.sequence_nr:  # type: ignore[operator]
                 moved[name][line.tag] = line
-    for name, (_, partition_nr) in places.items():
+    for name, (_, partition_nr) in last.items():
         position = positions[name]
         progress = {line.tag: line for line in position.progress} | moved[name]
         yield {
@@ -102,8 +102,8 @@ def stopped(stops: Iterable[End], known: Iterable[tuple[str, str, int]]) -> list
         waiting[str(end.reason)].append((end.persistence_id, end.upto + 1))
     named = {(reason, (one, number)) for reason, one, number in known}
     return [
-        Stopped(reason, len(places), *min(places), any((reason, place) in named for place in places))
-        for reason, places in waiting.items()
+        Stopped(reason, len(events), *min(events), any((reason, event) in named for event in events))
+        for reason, events in waiting.items()
     ]
 
 

@@ -102,8 +102,8 @@ def _position(persistence_id: str, record: Any, plugin: _Plugin) -> Position:
 
 
 def _recorded(record: Any) -> list[Line]:
-    numbers, places, offsets = record.numbers or {}, record.sequence_nrs or {}, record.offsets or {}
-    return [Line(tag, numbers[tag], places.get(tag), offsets.get(tag)) for tag in sorted(numbers)]
+    numbers, sequence_nrs, offsets = record.numbers or {}, record.sequence_nrs or {}, record.offsets or {}
+    return [Line(tag, numbers[tag], sequence_nrs.get(tag), offsets.get(tag)) for tag in sorted(numbers)]
 
 
 def _ids(pages: Pages, journal: JournalSchema, most: int) -> list[str]:

@@ -35,7 +35,7 @@ def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSetting
         raise DataQualityStop(
             f"{source}: the timestamp of {survey.broken} rows is no TimeUUID of this age ({named}): they "
             "are in no bucket. "
-            "Nothing was copied; mend or delete them first (tagmill audit names them)"
+            "Nothing was copied; repair or delete them first (tagmill audit names them)"
         )
     limits, size = pipeline.quality, rows.source.size.value
     share = limits.max_wrong_bucket_share_percent
@@ -106,7 +106,7 @@ def must_be_ours(strays: DataFrame, rows: TableDiff, begun_at: datetime, way_out
             "somebody else writes to it "
             f"(tag {line['tag_name']!r}, {line['persistence_id']!r}, number "
             f"{line['tag_pid_sequence_nr']}). Nothing was removed or "
-            f"switched. Let the application write to {source} again, begin anew ({way_out}), and mend "
+            f"switched. Let the application write to {source} again, begin anew ({way_out}), and repair "
             "what is missing then "
             "(tagmill audit --repair)"
         )

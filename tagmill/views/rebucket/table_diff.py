@@ -23,7 +23,7 @@ from tagmill.views.rebucket.tables import ViewTables
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 KEY = [*ROW, "timebucket"]
-PLACE = ["tag_name", "timebucket"]
+PARTITION = ["tag_name", "timebucket"]
 # CQL of columns with write time (microseconds) and remaining TTL (seconds). Two cells, as either may be null or repaired.
 TIMES: dict[str, Any] = {
     "written_row": "writetime(sequence_nr)", "written_event": "writetime(event)", "ttl_row": "ttl(sequence_nr)",
@@ -67,7 +67,7 @@ class TableDiff:
     def survey(self) -> Survey:
         """Count the source's rows, and sum up their hashes and sizes, in one pass."""
         rows = self._judged(self._rows(self.source))
-        sums = rows.groupBy(*PLACE, "bucket").agg(
+        sums = rows.groupBy(*PARTITION, "bucket").agg(
             F.count("*").alias("rows"),
             F.sum("hash").alias("checksum"),
             F.sum("size").alias("bytes"),
@@ -101,8 +101,10 @@ class TableDiff:
 
     def _superseded(self, pairs: DataFrame) -> DataFrame:
         """Return misplaced rows that have another copy, in the right bucket or in a lower wrong one."""
-        keys = pairs.where("misplaced > 0").select(*PLACE).distinct()
-        wrong = self._judged(self._rows(self.source, places=keys)).where(F.col("timebucket") != F.col("home"))
+        keys = pairs.where("misplaced > 0").select(*PARTITION).distinct()
+        wrong = self._judged(self._rows(self.source, partitions=keys)).where(
+            F.col("timebucket") != F.col("home")
+        )
         wrong = self.fixed(wrong.select(*KEY, "home", "bucket", "hash"))
         right = wrong.select(*ROW, F.col("home").alias("timebucket"), F.col("timebucket").alias("there"))
         twins = self._table(self.source.table).rows_of(right, KEY)
@@ -156,9 +158,9 @@ class TableDiff:
         The rows are written in the order in which they are read: those of a new partition are together in an old
         one, or the other way round. A repeat writes the same cells with the same write time.
         """
-        places = self._feeding(survey, lines.where("differs and rows > 0"))
-        some = places.count() < survey.pairs.select(*PLACE).distinct().count()
-        rows = self._rows(self.source, places=places if some else None, **TIMES)
+        partitions = self._feeding(survey, lines.where("differs and rows > 0"))
+        some = partitions.count() < survey.pairs.select(*PARTITION).distinct().count()
+        rows = self._rows(self.source, partitions=partitions if some else None, **TIMES)
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
         columns = [name for name in rows.columns if name not in (*TIMES, "timebucket")]
@@ -174,7 +176,7 @@ class TableDiff:
         """Return the source's partitions that have rows of the new partitions in `lines`."""
         wanted = lines.select("tag_name", "bucket")
         return self.fixed(
-            survey.pairs.join(wanted, ["tag_name", "bucket"], "left_semi").select(*PLACE).distinct()
+            survey.pairs.join(wanted, ["tag_name", "bucket"], "left_semi").select(*PARTITION).distinct()
         )
 
     # -- rows that only one of them has
@@ -184,8 +186,10 @@ class TableDiff:
 
         Out: KEY, sequence_nr, written (microseconds), remaining (TTL in seconds; 0: none).
         """
-        places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
-        there = self._rows(self.target, *KEY, "sequence_nr", places=places, **TIMES)
+        partitions = lines.where("differs and t_rows > 0").select(
+            "tag_name", F.col("bucket").alias("timebucket")
+        )
+        there = self._rows(self.target, *KEY, "sequence_nr", partitions=partitions, **TIMES)
         there = there.select(*KEY, "sequence_nr", written().alias("written"), _ttl().alias("remaining"))
         return self.fixed(
             there.join(
@@ -201,13 +205,15 @@ class TableDiff:
         target.
         """
         differing = lines.where("differs and rows > 0")
-        places = differing.select("tag_name", F.col("bucket").alias("timebucket"))
+        partitions = differing.select("tag_name", F.col("bucket").alias("timebucket"))
         there = self.fixed(
-            self._judged(self._rows(self.target, places=places)).select(*KEY, F.col("hash").alias("t_hash"))
+            self._judged(self._rows(self.target, partitions=partitions)).select(
+                *KEY, F.col("hash").alias("t_hash")
+            )
         )
         rows = self._moved(survey, differing)
         if cleaned is not None:
-            rows = rows.join(cleaned, PLACE, "left_anti")
+            rows = rows.join(cleaned, PARTITION, "left_anti")
         rows = rows.join(there, KEY, "left")
         return self.fixed(rows.where(~F.col("hash").eqNullSafe(F.col("t_hash"))).select(*KEY))
 
@@ -223,8 +229,8 @@ class TableDiff:
         rows = self._rows(self.source, *ROW, "sequence_nr", **TIMES)
         rows = rows.join(lost.select(*ROW), ROW, "left_semi")
         rows = self.fixed(rows.select(*ROW, "sequence_nr", written().alias("written")))
-        places = lost.select("tag_name", "timebucket").distinct()
-        there = self._rows(self.target, *ROW, "sequence_nr", places=places, **TIMES)
+        partitions = lost.select("tag_name", "timebucket").distinct()
+        there = self._rows(self.target, *ROW, "sequence_nr", partitions=partitions, **TIMES)
         there = there.select(
             *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
         )
@@ -246,7 +252,7 @@ class TableDiff:
         """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
         records = CassandraTable.of_ledger(self.tables.cassandra, "cleaned_buckets")
         rows = records.rows(self.spark, "journal", "timebucket", tag_name="tag")
-        return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PLACE)
+        return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PARTITION)
 
     def numbered(self) -> DataFrame:
         """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
@@ -263,7 +269,7 @@ class TableDiff:
         """Return the source's rows of the new partitions in `lines`, under their new `timebucket`, with
         hash.
         """
-        rows = self._judged(self._rows(self.source, places=self._feeding(survey, lines)))
+        rows = self._judged(self._rows(self.source, partitions=self._feeding(survey, lines)))
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
         return rows.select(*ROW, F.col("bucket").alias("timebucket"), "hash")
@@ -273,20 +279,22 @@ class TableDiff:
     def _table(self, name: str) -> CassandraTable:
         return CassandraTable(self.tables.cassandra, self.keyspace, name)
 
-    def _rows(self, view: View, *columns: str, places: DataFrame | None = None, **times: Any) -> DataFrame:
-        """Return a view's rows of partitions (PLACE), which are looked up by their keys, or all rows in one scan.
+    def _rows(
+        self, view: View, *columns: str, partitions: DataFrame | None = None, **times: Any
+    ) -> DataFrame:
+        """Return a view's rows of partitions (PARTITION), which are looked up by their keys, or all rows in one scan.
 
         Args:
             view: the source or the target.
             columns: to read; without any, all.
-            places: the partitions; None: all.
+            partitions: the partitions; None: all.
             times: TIMES, to read besides.
         """
         table, chosen = self._table(view.table), columns or self.tables.there()[view.table].columns
-        if places is None:
+        if partitions is None:
             return table.rows(self.spark, *chosen, **times)
-        spread = places.repartition(4 * self.spark.sparkContext.defaultParallelism)
-        return table.rows_of(spread, PLACE, *chosen, **times)
+        spread = partitions.repartition(4 * self.spark.sparkContext.defaultParallelism)
+        return table.rows_of(spread, PARTITION, *chosen, **times)
 
     def _judged(self, rows: DataFrame) -> DataFrame:
         """Return what each row's comparison needs.

@@ -7,12 +7,12 @@ from tagmill.kafka.client import Span
 from tagmill.kafka.offset_ranges import Range, unread
 from tests.support.errors import raises
 
-PLACE = ("carts", 0)
+PARTITION = ("carts", 0)
 GO_ON = "tagmill run deliver --pipeline p --accept-lost"
 
 
 def ranges(span, read_to, *, accept_lost=False):
-    return unread("p", {PLACE: span}, {PLACE: read_to}, accept_lost=accept_lost, go_on=GO_ON)
+    return unread("p", {PARTITION: span}, {PARTITION: read_to}, accept_lost=accept_lost, go_on=GO_ON)
 
 
 @pytest.mark.parametrize("accept_lost", [False, True])

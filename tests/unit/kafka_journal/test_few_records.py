@@ -39,7 +39,7 @@ def test_records_in_order_take_partitions_in_turn(key):
             {"partition": number, "since": BEGIN + timedelta(seconds=seconds[number] + 5)}
             for number in range(3)
         ]
-        expected = [place["partition"] for place in in_turn(key.encode(), first, 3)]
+        expected = [stay["partition"] for stay in in_turn(key.encode(), first, 3)]
         found = [(row["partition"], row["offset"]) for row in in_order(facts, {})]
         assert found == [(partition, offset) for partition in expected for offset in (5, 7)]
 

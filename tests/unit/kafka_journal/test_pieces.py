@@ -36,14 +36,14 @@ def test_layout_of_moved_key_is_older_than_home():
         if (partition_of(f"k{n}".encode(), 2), partition_of(f"k{n}".encode(), 3)) == (1, 0)
     )
     assert (layout_of(key, 1, 3), layout_of(key, 0, 3), layout_of(key, 2, 3)) == (2, HOME, 0)
-    places = [{"partition": 0, "since": 1}, {"partition": 1, "since": 9}]
-    assert [place["partition"] for place in in_turn(key, places, 3)] == [1, 0]
+    stays = [{"partition": 0, "since": 1}, {"partition": 1, "since": 9}]
+    assert [stay["partition"] for stay in in_turn(key, stays, 3)] == [1, 0]
 
 
 def test_in_turn_of_other_partitioners_goes_by_timestamps():
     key = next(f"k{n}".encode() for n in range(100) if partition_of(f"k{n}".encode(), 3) == 2)
-    places = [{"partition": 0, "since": 9}, {"partition": 1, "since": 1}]
-    assert [place["partition"] for place in in_turn(key, places, 3)] == [1, 0]
+    stays = [{"partition": 0, "since": 9}, {"partition": 1, "since": 1}]
+    assert [stay["partition"] for stay in in_turn(key, stays, 3)] == [1, 0]
 
 
 @given(st.data())

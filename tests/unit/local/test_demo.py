@@ -29,21 +29,21 @@ with alone(StackLayout(Path(sys.argv[1]), Ports())) as lock:
 
 
 @pytest.fixture
-def places(tmp_path):
+def layout(tmp_path):
     return StackLayout(tmp_path / "home", Ports())
 
 
-def test_alone_refuses_second_waits_for_killed(places, capsys):
+def test_alone_refuses_second_waits_for_killed(layout, capsys):
     """Refuse a second run. After a killed run, wait until its guard has stopped what it left."""
-    command = [sys.executable, "-c", HOLDER, str(places.home)]
+    command = [sys.executable, "-c", HOLDER, str(layout.home)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         guard = int(other.stdout.readline())
-        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo.alone(places):
+        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo.alone(layout):
             pass
         other.kill()
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # The process is dead, and still a zombie.
         threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
-        with demo.alone(places):
+        with demo.alone(layout):
             assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
 
 

@@ -14,7 +14,7 @@ from tagmill.delivery.tag_views.batch_contents import JUDGED_STREAMS, Contents, 
 from tagmill.delivery.tag_views.few_rows.judgement import Verdict
 from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.file_summaries import FileTotal
-from tagmill.delivery.tag_views.gap_evidence import Healed
+from tagmill.delivery.tag_views.gap_evidence import Backfilled
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.sealing import Sealing
 from tagmill.delivery.tag_views.staged_rows import STAGED, with_checksums
@@ -37,15 +37,15 @@ class Batches:
         summaries: pa.Table,
         totals: list[FileTotal],
         verdict: Verdict,
-        healed: Sequence[Healed],
+        backfilled: Sequence[Backfilled],
     ) -> None:
         self.sealing, self.plan, self.pipeline = sealing, sealing.plan, sealing.pipeline
         self.verdict = verdict
         self.summaries = summaries.to_pylist()
         self.totals = totals
         self.tables = {file.name: file.rows for file in staged}
-        if healed:
-            self.tables[FROM_JOURNAL] = seal_outputs.healed_rows(healed)
+        if backfilled:
+            self.tables[FROM_JOURNAL] = seal_outputs.backfilled_rows(backfilled)
         self.placed: list[Placed] = []
 
     def write(self) -> Contents:

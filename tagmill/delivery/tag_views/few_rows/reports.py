@@ -18,7 +18,7 @@ from tagmill.quality.model import GateVerdict, OffendingRow, TagReport
 from tagmill.quality.report import combined
 from tagmill.quality.suspects import Suspects
 
-PLACE = ["tag", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket"]
+NAMED = ["tag", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket"]
 
 
 def check(sealing: Sealing, staged: Sequence[StagedFile], verdict: Verdict) -> GateVerdict:
@@ -46,7 +46,7 @@ def check(sealing: Sealing, staged: Sequence[StagedFile], verdict: Verdict) -> G
 
 def _judged(read: Sequence[StagedFile], plan: Plan, waiting: set[tuple[str, str]]) -> pd.DataFrame:
     """Return what batch_contents.for_gate does, and for each bucket size whether a row lies in its bucket."""
-    columns = [*PLACE[:4], "event_time", "timebucket", "offset_broken", "event_missing"]
+    columns = [*NAMED[:4], "event_time", "timebucket", "offset_broken", "event_missing"]
     ttls = {
         unit.number: [part.ttl_seconds for part in unit.slices if part.ttl_seconds is not None]
         for unit in plan.units
@@ -114,7 +114,7 @@ def _damaged(rows: pd.DataFrame, size: BucketSize, limit: int) -> Iterator[Offen
         ("misaligned_bucket", misaligned),
         ("wrong_bucket", outside & ~misaligned),
     ):
-        named = pa.Table.from_pandas(rows[damaged].head(limit)[[*PLACE, "file"]], preserve_index=False)
+        named = pa.Table.from_pandas(rows[damaged].head(limit)[[*NAMED, "file"]], preserve_index=False)
         for row in named.to_pylist():
             yield OffendingRow(reason=reason, action="read", **row)
 

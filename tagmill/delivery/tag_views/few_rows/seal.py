@@ -36,7 +36,7 @@ def seal(sealing: Sealing) -> Manifest | None:
         return None
     checkpoints.reached("seal.judged")
     checked = reports.check(sealing, staged, verdict)
-    batches = Batches(sealing, staged, summaries, totals, verdict, investigation.healed)
+    batches = Batches(sealing, staged, summaries, totals, verdict, investigation.backfilled)
     contents = batches.write()
     checkpoints.reached("seal.cut")
     return seal_outputs.manifest(
@@ -51,7 +51,7 @@ def seal(sealing: Sealing) -> Manifest | None:
             verdict.frozen,
             verdict.frozen_rows,
             held_rows,
-            investigation.healed,
+            investigation.backfilled,
             checked.docs_page,
             batches.write_progress,
         )
