@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tagmill.audit.model import AuditReport
     from tagmill.audit.report import Judged
     from tagmill.audit.staging import Scope
+    from tagmill.audit.totals import Totals
     from tagmill.journal.frames import CleanedOf
     from tagmill.runs.progress import Tell
 
@@ -173,7 +174,6 @@ class _Audit:
         report.write_buckets(
             judged,
             row,
-            scope,
             self.ledger.cassandra,
             self.pipeline.view,
             written,
@@ -306,16 +306,17 @@ class _Audit:
             "stored": proven.frames["stored"],
             "lines": lines_then,
         }
-        seen = Seen(kept, events, view, lines, sums, ids)
+        totals = self._totals(events, view, scope)
+        seen = Seen(kept, totals, lines, sums, ids)
         judged = Judged(
-            view,
+            totals,
             deleted,
             lines.drop("differs").unionByName(lines_then),
             self.spark.createDataFrame([], FINDING_SCHEMA),
             proven.document.untagged,
             audited_at,
             self.files.url(self.folder),
-            event_facts(events, proven),
+            event_facts(totals.ids, proven),
             proven,
         )
         return judged, seen, scope
@@ -353,6 +354,12 @@ class _Audit:
         destination = self.pipeline.destination
         return Stored(self.spark, self.clickhouse, destination, self.files, self.folder, scope)
 
+    def _totals(self, events: DataFrame, view: DataFrame, scope: Scope) -> Totals:
+        from tagmill.audit import baseline
+        from tagmill.audit.totals import Totals
+
+        return Totals.written(events, view, scope, baseline.border(scope), self._url("totals"))
+
     def _cleaned(self, scope: Scope) -> CleanedOf:
         from tagmill.audit import staging
 
@@ -384,14 +391,18 @@ class _Audit:
         stored = self._stored(scope)
         in_clickhouse, ids = stored.sums(), stored.ids("ids")
         for_good = deleted_for_good(self.ledger.cassandra, self.spark, self.journal.keyspace)
+        totals = self._totals(events, view, scope)
+        in_view = totals.numbers.where("rows > 0").select("persistence_id")
         deleted = staging.stage_deleted(
-            self.spark, self.journal, events, view, for_good, scope, self._url("deleted")
+            self.spark, self.journal, totals.ids, in_view, for_good, self._url("deleted")
         )
         self.tell("comparing")
         lines = materialize(
             bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines")
         )
-        found = [row_comparison.misplaced(view, scope), row_comparison.unreadable(events, view, scope)]
+        found = [row_comparison.unreadable(events, view, scope)]
+        if self.files.largest(f"{self.folder}/totals/partitions", "misplaced"):
+            found.append(row_comparison.misplaced(view, scope))
         differing = lines.where("differs")
         if self.files.largest(f"{self.folder}/lines", "differs"):
             rows = stored.rows("rows", differing)
@@ -403,12 +414,14 @@ class _Audit:
             compared = self._of_tagged(materialize(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
-        broken = materialize(numbers.broken_journals(events, scope), self._url("broken"))
+        broken = materialize(numbers.broken_journals(totals.ids), self._url("broken"))
         of_journal = materialize(
             numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
         )
         by_rows = materialize(_all(found), self._url("by-rows"))
-        doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
+        doubtful = (
+            by_rows.select("persistence_id").union(numbers.unproven(events, totals.numbers, scope)).distinct()
+        )
         doubtful = materialize(
             doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"),
             self._url("doubtful"),
@@ -418,23 +431,23 @@ class _Audit:
             self._url("expected"),
         )
         wrong = numbers.wrong_numbers(view, expected, scope)
-        lagging = progress_findings(progress, ids, view, by_rows, expires=scope.expired > 0)
+        lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)
         event = ["tag", "persistence_id", "sequence_nr"]
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
         judged = Judged(
-            view,
+            totals,
             deleted,
             lines,
             findings,
             self.untagged,
             audited_at,
             self.files.url(self.folder),
-            event_facts(events, None),
+            event_facts(totals.ids, None),
         )
         kept = baseline_frames.nothing(self.spark)
-        seen = baseline_frames.Seen(kept, events, view, lines, in_clickhouse, ids)
+        seen = baseline_frames.Seen(kept, totals, lines, in_clickhouse, ids)
         return judged, seen, scope
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from tagmill.audit import baseline
 from tagmill.audit.baseline import Baseline
 from tagmill.audit.staging import ID
+from tagmill.audit.totals import Totals
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.materialize import materialize
@@ -38,13 +39,12 @@ class Proven:
 class Seen:
     """What an audit has read, from which the next baseline is made: `kept`, those of FRAMES that go on.
 
-    `events`, `view`: as staged; `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
+    `totals`: of what was staged; `lines`: as report.Judged has them, without what is kept; `sums`: destination_reader.SUMS; `ids`:
     destination_reader.IDS.
     """
 
     kept: Mapping[str, DataFrame]
-    events: DataFrame
-    view: DataFrame
+    totals: Totals
     lines: DataFrame
     sums: DataFrame
     ids: DataFrame
@@ -71,7 +71,7 @@ def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent
     folder = baseline.folder(pipeline, document.audit)
     files.remove_folder(folder)
     url = files.url(folder)
-    places = materialize(_places(seen, document.before), f"{url}/places")
+    places = materialize(_places(seen), f"{url}/places")
     if places.where("is_behind").take(1):
         files.remove_folder(folder)
         return
@@ -85,13 +85,9 @@ def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent
 
 def _frames(seen: Seen, recent: DataFrame, before: int) -> dict[str, DataFrame]:
     """Return the frames but for the places, of the rows before the border."""
-    kept = seen.kept
-    partitions = (
-        seen.view.where(F.col("timebucket") < before // first_ticks(1))
-        .groupBy("tag", "timebucket")
-        .agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"), F.max("written").alias("written"))
-    )
-    in_view = seen.view.where(F.col("ticks") < before).groupBy("tag", ID).agg(F.max("number").alias("number"))
+    kept, totals = seen.kept, seen.totals
+    partitions = totals.partitions.where(F.col("timebucket") < before // first_ticks(1))
+    in_view = totals.numbers.where("covered IS NOT NULL").select("tag", ID, F.col("covered").alias("number"))
     counted = (F.coalesce(name, F.lit(0)).alias(name) for name in ("rows", "numbers", "events", "last"))
     numbers = (
         _without(seen.ids, recent)
@@ -106,7 +102,9 @@ def _frames(seen: Seen, recent: DataFrame, before: int) -> dict[str, DataFrame]:
     sums = [F.sum(name).alias(name) for name in ("rows", "numbers", "events")]
     in_time = F.col("bucket") < before // first_ticks(1)
     return {
-        "partitions": kept["partitions"].unionByName(partitions),
+        "partitions": kept["partitions"].unionByName(
+            partitions.select("tag", "timebucket", "rows", "bytes", "written")
+        ),
         "numbers": kept["numbers"]
         .unionByName(numbers)
         .groupBy("tag", ID)
@@ -132,17 +130,15 @@ def _without(ids: DataFrame, recent: DataFrame) -> DataFrame:
     return ids.join(then, ["tag", ID], "left").select("tag", ID, *left, last).where("rows > 0")
 
 
-def _places(seen: Seen, before: int) -> DataFrame:
+def _places(seen: Seen) -> DataFrame:
     """Return the place of each persistence_id (FRAMES), and `is_behind`: an event before the border is behind its place."""
-    is_before = F.col("ticks") < before
-    new = seen.events.groupBy(ID).agg(
-        F.min("sequence_nr").alias("new_first"),
-        F.coalesce(F.min(F.when(~is_before, F.col("sequence_nr"))) - 1, F.max("sequence_nr")).alias(
-            "new_upto"
-        ),
-        F.count_if(is_before).alias("events"),
-        F.max(F.when(is_before, F.col("partition_nr"))).alias("new_partition_nr"),
-        F.max(F.when(is_before, F.col("written"))).alias("new_written"),
+    new = seen.totals.ids.select(
+        ID,
+        F.col("lowest").alias("new_first"),
+        F.coalesce(F.col("next") - 1, "highest").alias("new_upto"),
+        F.col("covered").alias("events"),
+        F.col("partition_nr").alias("new_partition_nr"),
+        F.col("written").alias("new_written"),
     )
     has_new = F.coalesce(F.col("events"), F.lit(0)) > 0
     joined = seen.kept["places"].join(new, ID, "full")

@@ -1,6 +1,6 @@
 """Check whether the journal is whole, and whether the view's numbers are those that the plugin would give.
 
-Aggregates per persistence_id prove most of them; only the others are put in order.
+Totals per persistence_id prove most of them; only the others are put in order.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -9,36 +9,24 @@ from pyspark.sql import functions as F
 from tagmill.audit.model import Kind
 from tagmill.audit.row_comparison import finding
 from tagmill.audit.staging import ID, Scope, with_dead
+from tagmill.audit.totals import KEY
 
-KEY = ["tag", ID]
 
-
-def broken_journals(journal: DataFrame, scope: Scope) -> DataFrame:
+def broken_journals(ids: DataFrame) -> DataFrame:
     """Return persistence ids whose sequence_nrs are not each there once, from the first to the last.
 
-    Out: persistence_id.
+    In: `ids` of totals.of_ids. Out: persistence_id.
 
     The number, sum and sum of squares of a streak follow from its ends, so no row is moved. Events later than
     the audit's `until` are left out, since a scan may see an event and not the one before it.
     """
-    ends = (
-        journal.where(F.col("ticks") <= scope.until)
-        .groupBy(ID)
-        .agg(
-            F.count("*").alias("rows"),
-            F.min("sequence_nr").alias("first"),
-            F.max("sequence_nr").alias("last"),
-            F.sum("sequence_nr").alias("sum"),
-            F.sum(F.col("sequence_nr") * F.col("sequence_nr")).alias("squares"),
-        )
-    )
     before, last = F.col("first") - 1, F.col("last")
     whole = (
         (F.col("rows") == last - before)
         & (F.col("sum") == _sum_to(last) - _sum_to(before))
         & (F.col("squares") == _squares_to(last) - _squares_to(before))
     )
-    return ends.where(~whole).select(ID)
+    return ids.where((F.col("rows") > 0) & ~whole).select(ID)
 
 
 def _sum_to(n: Column) -> Column:
@@ -116,26 +104,16 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
     )
 
 
-def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
-    """Return the persistence ids whose numbers aggregates don't prove. Out: persistence_id.
+def unproven(journal: DataFrame, in_view: DataFrame, scope: Scope) -> DataFrame:
+    """Return the persistence ids whose numbers totals don't prove.
+
+    In: `in_view` of totals.of_numbers. Out: persistence_id.
 
     The numbers of a tag are proven if
     - the view has as many rows as the journal, from the same first to the same last sequence_nr,
     - every sequence_nr between them has the tag,
     - number and sequence_nr go up together.
     """
-    offset = F.col("sequence_nr") - F.col("number")
-    in_view = (
-        view.where(_in_time(scope) & ~F.col("broken"))
-        .groupBy(*KEY)
-        .agg(
-            F.count("*").alias("rows"),
-            F.min("sequence_nr").alias("first"),
-            F.max("sequence_nr").alias("last"),
-            F.min(offset).alias("low"),
-            F.max(offset).alias("high"),
-        )
-    )
     events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(
         ID, "sequence_nr", F.explode("tags").alias("tag")
     )
@@ -153,7 +131,7 @@ def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
         & (F.col("low") == F.col("high"))
         & starts_at_one
     )
-    return in_view.join(in_journal, KEY).where(~proven).select(ID).distinct()
+    return in_view.where("rows > 0").join(in_journal, KEY).where(~proven).select(ID).distinct()
 
 
 def expected(

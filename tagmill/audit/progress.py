@@ -11,22 +11,27 @@ KEY = ["tag", ID]
 
 
 def progress_findings(
-    progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame, *, expires: bool = False
+    progress: DataFrame,
+    clickhouse: DataFrame,
+    in_view: DataFrame,
+    by_rows: DataFrame,
+    *,
+    expires: bool = False,
 ) -> DataFrame:
     """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls
     delivered events missing.
 
     In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks;
-    `view` as staged; `by_rows`, findings of single rows. Rows that ClickHouse lacks or has too often are
-    findings of their own. Only what neither journal nor view have any longer is judged by the figures alone,
-    and only if no row of ClickHouse `expires`.
+    `in_view`, numbers of the view's rows (tag, persistence_id, number), the highest at least; `by_rows`, findings of
+    single rows. Rows that ClickHouse lacks or has too often are findings of their own. Only what neither journal nor
+    view have any longer is judged by the figures alone, and only if no row of ClickHouse `expires`.
     """
     missing = (
         by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value)
         .groupBy(*KEY)
         .agg(F.count("*").alias("found"))
     )
-    last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
+    last_in_view = in_view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
     rows = (
         clickhouse.join(progress.withColumnRenamed("number", "done"), KEY, "full")
         .join(last_in_view, KEY, "left")

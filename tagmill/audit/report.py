@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from tagmill.audit.baseline_frames import FIGURES, Proven
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
+from tagmill.audit.totals import MOST_TAGS, Totals
 from tagmill.cassandra.bulk_writer import Target, write_rows
 from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
 from tagmill.config.tag_views import PipelineSettings
@@ -26,7 +27,6 @@ from tagmill.spark.materialize import materialize
 
 # Buckets with findings that a report names at most.
 NAMED_BUCKETS = 100
-MOST_TAGS = 10
 
 
 class EventFacts(NamedTuple):
@@ -48,7 +48,7 @@ class Judged:
     the baseline from which on journal and view were read; None: all were read.
     """
 
-    view: DataFrame
+    totals: Totals
     deleted: DataFrame
     lines: DataFrame
     findings: DataFrame
@@ -61,22 +61,19 @@ class Judged:
     @property
     def partitions(self) -> DataFrame:
         """The partitions of the view: tag, timebucket, rows, bytes."""
-        read = self.view.groupBy("tag", "timebucket").agg(
-            F.count("*").alias("rows"), F.sum("size").alias("bytes")
-        )
+        read = self.totals.partitions.select("tag", "timebucket", "rows", "bytes")
         if self.proven is None:
             return read
         return read.unionByName(self.proven.frames["partitions"].drop("written"))
 
 
-def event_facts(events: DataFrame, proven: Proven | None) -> EventFacts:
-    """Return what a report says of the events, and of those that the baseline covers."""
-    is_many = F.col("tag_count") > MOST_TAGS
-    line = events.agg(
-        F.count_if(is_many).alias("many"),
-        F.max("tag_count").alias("most"),
-        F.first(F.when(is_many, F.col("persistence_id")), ignorenulls=True).alias("example"),
-        F.min(F.when(F.col("ticks") >= 0, F.col("ticks"))).alias("first"),
+def event_facts(ids: DataFrame, proven: Proven | None) -> EventFacts:
+    """Return what a report says of the events (`ids`: totals.of_ids), and of those that the baseline covers."""
+    line = ids.agg(
+        F.coalesce(F.sum("many"), F.lit(0)).alias("many"),
+        F.max("most").alias("most"),
+        F.min(F.when(F.col("many") > 0, F.col("persistence_id"))).alias("example"),
+        F.min("earliest").alias("first"),
     ).first()
     assert line is not None
     known = (line["first"], proven.document.first if proven else None)
@@ -207,7 +204,6 @@ def _warnings(judged: Judged, pipeline: PipelineSettings, *, some_gone: bool) ->
 def write_buckets(
     judged: Judged,
     row: AuditRow,
-    scope: Scope,
     cassandra: Cassandra,
     view: View,
     written: int,
@@ -219,10 +215,6 @@ def write_buckets(
     A later audit's result wins, however late this one is written.
     """
     ledger_keyspace = cassandra.settings.ledger_keyspace
-    proven = ~F.col("broken") & scope.judged() & scope.is_due()
-    partitions = judged.view.groupBy("tag", "timebucket").agg(
-        F.count("*").alias("rows"), F.bool_and(proven).alias("proven")
-    )
     in_tags = judged.findings.where("tag IS NOT NULL")
     disagreeing = (
         in_tags.select("tag", "timebucket")
@@ -230,7 +222,7 @@ def write_buckets(
         .distinct()
         .withColumn("found", F.lit(True))
     )
-    words = partitions.join(disagreeing, ["tag", "timebucket"], "left").select(
+    words = judged.totals.partitions.join(disagreeing, ["tag", "timebucket"], "left").select(
         F.lit(view.key(row.pipeline)).alias("pipeline"),
         "tag",
         "timebucket",

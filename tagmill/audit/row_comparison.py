@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tagmill.audit.model import FINDING_SCHEMA, Kind
 from tagmill.audit.staging import Scope, exploded
+from tagmill.audit.totals import is_misplaced
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import CleanedOf, with_cleaned
@@ -295,7 +296,7 @@ def _flaw(name: str) -> str:
 
 def misplaced(view: DataFrame, scope: Scope) -> DataFrame:
     """Return findings for rows of the view in a timebucket that their time isn't in."""
-    rows = view.where(scope.judged() & ~F.col("broken") & (F.col("timebucket") != F.col("bucket")))
+    rows = view.where(is_misplaced(scope))
     said = F.expr(f"concat('its time is ', {moment('ticks')})")
     return finding(
         rows,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tagmill.audit import bucket_sums, numbers, row_comparison, staging
+from tagmill.audit import bucket_sums, numbers, row_comparison, staging, totals
 from tagmill.audit.baseline_frames import FIGURES, FRAMES, Proven
 from tagmill.audit.model import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
@@ -64,21 +64,21 @@ class Since:
 
         Out: events (row_hashes.JOURNAL), deleted (persistence_id, deleted_to), the places (baseline.FRAMES) as they are now.
         """
-        totals = self.journal.table(self.journal.names.messages).rows(
+        counts = self.journal.table(self.journal.names.messages).rows(
             self.spark,
             ID,
             aggregated=True,
             events="count(sequence_nr)",
             newest=f"max({WRITTEN})",
         )
-        totals = (
-            totals.groupBy(ID)
+        counts = (
+            counts.groupBy(ID)
             .agg(F.sum("events").alias("events"), F.max("newest").alias("newest"))
             .where("events > 0")
         )
         places = self.proven.frames["places"].withColumn("is_known", F.lit(True))
         is_same = F.expr("is_known AND events = upto - first + 1 AND newest = written")
-        changed = places.join(totals, ID, "full").where(~F.coalesce(is_same, F.lit(False)))
+        changed = places.join(counts, ID, "full").where(~F.coalesce(is_same, F.lit(False)))
         noted = staging.noted_deletions(self.spark, self.journal, for_good)
         deleted = materialize(noted, self._url("deleted"))
         changed = materialize(
@@ -109,10 +109,9 @@ class Since:
             events.where(flawed | (F.col("ticks") < self.before)),
             "an event came late, or its time can't be read",
         )
-        self._none(numbers.broken_journals(events, scope), "the journal has a gap, or two writers")
-        begins = (
-            events.where(F.col("ticks") <= scope.until).groupBy(ID).agg(F.min("sequence_nr").alias("begins"))
-        )
+        in_journal = totals.of_ids(events, scope)
+        self._none(numbers.broken_journals(in_journal), "the journal has a gap, or two writers")
+        begins = in_journal.select(ID, F.col("first").alias("begins"))
         apart = begins.join(changed.where("known"), ID).where("begins != from_nr + 1")
         self._none(apart, "the journal has a gap behind what it covers")
         self._settle()

@@ -141,23 +141,21 @@ def _written(rows: DataFrame, target: Target, convert: Convert) -> list[str]:
 def stage_deleted(
     spark: SparkSession,
     journal: JournalSchema,
-    events: DataFrame,
-    view: DataFrame,
+    in_journal: DataFrame,
+    in_view: DataFrame,
     for_good: DataFrame,
-    scope: Scope,
     url: str,
 ) -> DataFrame:
     """Write up to where the events of each persistence_id are deleted, and read it back.
 
-    Out: persistence_id, deleted_to.
+    In: `in_journal`, `in_view`: the persistence ids of the events, and of the view's rows that are judged. Out: persistence_id, deleted_to.
 
     metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for
     good (deleteAllEvents with neverUsePersistenceIdAgain) takes the metadata too. A persistence_id that the
     view has and the journal knows nothing of is therefore deleted completely (GONE). Tagmill notes its own
     deletions for good (`for_good`) first, so they are known whatever is left.
     """
-    in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
-    gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
+    gone = in_view.distinct().join(in_journal, ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
     return materialize(_least(gone.unionByName(noted_deletions(spark, journal, for_good))), url)
 
 

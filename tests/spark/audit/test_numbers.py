@@ -7,9 +7,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from tagmill.audit import numbers
+from tagmill.audit import numbers, totals
 from tagmill.audit.staging import Scope
 from tagmill.domain.time_buckets import BucketSize
 from tests.spark.audit.test_row_comparison import BUCKET, JOURNAL, NOW, VIEW
@@ -46,6 +47,10 @@ def view(id_: str, rows: Sequence[tuple[int, int]]) -> list[tuple[Any, ...]]:
     ]
 
 
+def ids_of(journal: DataFrame) -> DataFrame:
+    return totals.of_ids(journal.withColumn("written", F.lit(0)), SCOPE)
+
+
 def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
     """Sums call a journal broken exactly if counting its sequence_nrs finds a gap or a double."""
     random = Random(7)
@@ -70,7 +75,7 @@ def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
     ]
     found = {
         line["persistence_id"]
-        for line in numbers.broken_journals(spark.createDataFrame(rows, JOURNAL), SCOPE).collect()
+        for line in numbers.broken_journals(ids_of(spark.createDataFrame(rows, JOURNAL))).collect()
     }
     assert found == {
         id_ for id_, nrs in journals.items() if sorted(nrs) != list(range(min(nrs), max(nrs) + 1))
@@ -90,7 +95,7 @@ def test_gaps_and_second_writers_are_named(spark: SparkSession) -> None:
         JOURNAL,
     )
     deleted = spark.createDataFrame([("below", 3), ("cut", 4)], DELETED)
-    broken = numbers.broken_journals(journal, SCOPE)
+    broken = numbers.broken_journals(ids_of(journal))
     found = numbers.journal_findings(journal, broken, deleted, SCOPE).collect()
     assert sorted(
         (line["kind"], line["persistence_id"], line["sequence_nr"], line["tag"]) for line in found
@@ -154,7 +159,7 @@ def wrong(spark: SparkSession) -> dict[str, list[tuple[int, int, int]]]:
         [row for id_, case in NUMBERED.items() for row in view(id_, case[2])], VIEW
     )
     deleted = spark.createDataFrame([(id_, case[1]) for id_, case in NUMBERED.items() if case[1]], DELETED)
-    ids = numbers.unproven(journal, in_view, SCOPE)
+    ids = numbers.unproven(journal, totals.of_numbers(in_view, SCOPE), SCOPE)
     assert "all tagged" not in {line["persistence_id"] for line in ids.collect()}
     lines = [
         ("t", "starts behind what is gone", 9, 3),
