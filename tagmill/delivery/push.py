@@ -9,10 +9,8 @@ import hashlib
 import io
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -70,7 +68,7 @@ def push_one(workspace: Workspace, manifest: Sealed, fence: int, number: int, to
     pushing = _Pushing(workspace, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in workspace.ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)
-    pushing.push_tags(deque([[batch]]), rows, lambda: None)
+    pushing.push_tag([batch], rows, lambda: None)
 
 
 class _Pushing:
@@ -90,8 +88,6 @@ class _Pushing:
         self.notes_two_offsets: bool | None = None
         self.views: DependentViews | None = None
         self.views_until = 0.0
-        # Batches that had no rows when the push began, and were not sent since.
-        self.absent = set[UUID]()
 
     def _dependent_views(self, clickhouse: ClickHouse) -> DependentViews:
         """Return the views that depend on the table, as they were at most VIEWS_SECONDS ago."""
@@ -118,11 +114,7 @@ class _Pushing:
             return
         with self.workspace.clickhouse(self.to.layout) as clickhouse:
             clickhouse.check_destination(self.to.table)
-            destination = DestinationBatches(clickhouse, self.to.table)
-            destination.note(manifest.run, manifest.batches)
-            if len(waiting) > 1 and not clickhouse.settings.cluster:
-                ids = {rows[batch.number].batch_id for batch in waiting}
-                self.absent = ids - destination.with_rows(ids)
+            DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
         by_tag: dict[str, list[Batch]] = {}
         for batch in waiting:
             by_tag.setdefault(batch.tag, []).append(batch)
@@ -131,25 +123,25 @@ class _Pushing:
         def report_progress() -> None:
             self.progress(next(finished), len(manifest.batches))
 
-        tags = deque(by_tag.values())
-        workers = min(self.to.parallel_inserts, len(tags))
-        with ThreadPoolExecutor(workers, thread_name_prefix="push") as pool:
-            tasks = [pool.submit(self.push_tags, tags, rows, report_progress) for _ in range(workers)]
+        with ThreadPoolExecutor(self.to.parallel_inserts, thread_name_prefix="push") as pool:
+            tasks = [
+                pool.submit(self.push_tag, batches, rows, report_progress) for batches in by_tag.values()
+            ]
             for task in as_completed(tasks):
                 if task.exception():
                     self.failed = True
             for task in tasks:
                 task.result()
 
-    def push_tags(
-        self, tags: deque[list[Batch]], rows: dict[int, BatchRow], report_progress: Callable[[], None]
+    def push_tag(
+        self, batches: list[Batch], rows: dict[int, BatchRow], report_progress: Callable[[], None]
     ) -> None:
-        """Take one tag after the other and push its batches in order, with a client that nobody else uses; stop when
-        the push of any tag has failed.
+        """Push one tag's batches one after the other, with a client that no other tag uses meanwhile; stop when the
+        push of any tag has failed.
         """
         with self.workspace.clickhouse(self.to.layout) as clickhouse:
             noted = self._two_offsets(clickhouse)
-            for batch in _one_by_one(tags):
+            for batch in batches:
                 if self.failed:
                     return
                 try:
@@ -190,7 +182,9 @@ class _Pushing:
             reraise=True,
         ):
             with attempt:
-                found = self._before_insert(clickhouse, row)
+                # Rows that are absent on this replica must be absent on all.
+                clickhouse.sync_replica(table)
+                found = clickhouse.totals(table, row.batch_id)
                 if not found:
                     checkpoints.reached("push.before_insert")
                     time.sleep(max(0.0, self.pause - time.monotonic()))
@@ -225,17 +219,6 @@ class _Pushing:
             batch=batch.number,
             rows=batch.rows,
         )
-
-    def _before_insert(self, clickhouse: ClickHouse, row: BatchRow) -> list[Totals]:
-        """Return the totals of a batch that may be there already. The insert's own condition decides, so the first
-        attempt may rely on what the push has asked for all batches.
-        """
-        if row.batch_id in self.absent:
-            self.absent.discard(row.batch_id)
-            return []
-        # Rows that are absent on this replica must be absent on all.
-        clickhouse.sync_replica(self.to.table)
-        return clickhouse.totals(self.to.table, row.batch_id)
 
     def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
         """Return what of a batch is within the destination's retention, and note the batch's times; None if
@@ -285,13 +268,6 @@ class _Pushing:
             f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline "
             f"{self.manifest.pipeline} --why …"
         )
-
-
-def _one_by_one(tags: deque[list[Batch]]) -> Iterator[Batch]:
-    """Yield the batches of each tag that no other thread has taken."""
-    with suppress(IndexError):  # another thread took the last one
-        while True:
-            yield from tags.popleft()
 
 
 def verify(manifest: Sealed, batch: Batch, row: BatchRow, present: list[Totals]) -> None:
