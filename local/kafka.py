@@ -39,6 +39,10 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
+# few clients ask it, and each idle thread looks for work several times a second
+num.io.threads=2
+num.network.threads=1
+background.threads=1
 # a topic that is to lose records says so itself
 log.retention.ms=-1
 log.retention.bytes=-1
@@ -101,8 +105,8 @@ class Kafka(Service):
             )
         (self.home / "tmp").mkdir(exist_ok=True)
         protocol = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
-        places = {"home": self.home, "port": self.port, "controller": self.controller_port}
-        text = PROPERTIES.format(**places, protocol=protocol) + self.sasl
+        values = {"home": self.home, "port": self.port, "controller": self.controller_port}
+        text = PROPERTIES.format(**values, protocol=protocol) + self.sasl
         if self.tls:
             shown = self.tls.write_for_java(self.home / "shown.pem")
             text += ENCRYPTION.format(shown=shown, authority=self.tls.authority)

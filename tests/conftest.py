@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from local import class_archive
-from tagmill.spark.session import FEW_ROWS, JAVA_OPTIONS
+from tagmill.spark.session import FEW_ROWS, FIRST_COMPILER, JAVA_OPTIONS
 
 # Examples have no deadline, since other work may slow down the machine.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -36,7 +36,7 @@ ARCHIVE = (
 )
 SHORT_LIVED = {
     **FEW_ROWS,
-    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}",
+    JAVA_OPTIONS: f"{FIRST_COMPILER} -XX:+UseSerialGC {ARCHIVE}",
 }
 # The session that all tests share plans for an hour, so the second compiler, which costs a few seconds, saves a
 # quarter of each seal's time from the thirtieth on.
@@ -81,7 +81,9 @@ def kafka(stack: Any) -> Iterator[Any]:
     from local.kafka import Kafka
     from tests.support.stack import KAFKA_JARS, free_port
 
-    broker = Kafka(stack.home / "kafka", free_port(beside=10000), KAFKA_JARS, heap="256m")
+    broker = Kafka(
+        stack.home / "kafka", free_port(beside=10000), KAFKA_JARS, heap="256m", flags=(FIRST_COMPILER,)
+    )
     guard = Guard([broker])
     try:
         broker.start()

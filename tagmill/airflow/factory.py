@@ -82,7 +82,7 @@ def _timetable(schedule: str | Timetable | None) -> Timetable | str | None:
 
 
 def dry_run_param(description: str) -> Param:
-    """Return a new param that is on unless a person switches it off, read by dryrun.reports_only."""
+    """Return a new param that is on unless a person switches it off, read by dry_run.reports_only."""
     return Param(True, title="Dry run", type="boolean", description=description)
 
 

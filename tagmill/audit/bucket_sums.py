@@ -21,7 +21,7 @@ def bucket_sums(
 ) -> DataFrame:
     """Return one row per tag and bucket in which any party has rows.
 
-    In: as staging and stored.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse,
+    In: as staging and destination_reader.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse,
     deleted, pending, cleaned as model.Line says; differs. Events at or below deleted_to may be gone from the
     journal: journal and view are compared without them, and without what was cleaned of a bucket in smaller
     ones.

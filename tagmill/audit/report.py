@@ -42,7 +42,7 @@ class EventFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
+    """The staged frames of an audit: bucket_sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
 
     `untagged`: the number of rows of the view that are not judged, because their events have no tags. `proven`:
     the baseline from which on journal and view were read; None: all were read.

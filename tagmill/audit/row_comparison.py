@@ -58,8 +58,8 @@ def compared(
     """Return all findings that a comparison of rows gives: columns FINDING, one row per finding,
     expected_number null.
 
-    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag,
-    persistence_id of the open ones; `cleaned_of` of tables.cleaned; `buckets` tag, bucket. `quiet` is False
+    In: `journal`, `view` as staged; `clickhouse` destination_reader.ROWS of the buckets; `deleted`; `holds` tag,
+    persistence_id of the open ones; `cleaned_of` of frames.cleaned; `buckets` tag, bucket. `quiet` is False
     if a delivery was at work meanwhile: rows that are not due may then have reached ClickHouse after the view
     was read.
     """

@@ -62,7 +62,7 @@ class Since:
     def stage_journal(self, scope: Scope, for_good: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
         """Count the events that the baseline covers, and write those behind them.
 
-        Out: events (row_hashes.JOURNAL), deleted (persistence_id, deleted_to), the places (baseline.FRAMES) as they are now.
+        Out: events (row_hashes.JOURNAL), deleted (persistence_id, deleted_to), the places (baseline_frames.FRAMES) as they are now.
         """
         counts = self.journal.table(self.journal.names.messages).rows(
             self.spark,
@@ -157,7 +157,7 @@ class Since:
     def stage_view(self, scope: Scope, cleaned_of: CleanedOf) -> tuple[DataFrame, DataFrame, DataFrame]:
         """Count the partitions of the view that the baseline covers, and write the rows of the others.
 
-        Out: rows (row_hashes.VIEW), the partitions (baseline.FRAMES) that are still there, those that cleanups took since.
+        Out: rows (row_hashes.VIEW), the partitions (baseline_frames.FRAMES) that are still there, those that cleanups took since.
         """
         view = self.journal.table(self.journal.view_table)
         key = ["tag_name", "timebucket"]

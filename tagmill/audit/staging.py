@@ -201,7 +201,7 @@ def stage_cleaned(
     """Write the buckets that cleanups have taken or are working on, of all `views` that the journal had; read
     them back.
 
-    See tables.cleaned.
+    See frames.cleaned.
     """
     of_sizes = cleaned(cassandra, spark, journal, views).items()
     return {

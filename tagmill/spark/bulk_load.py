@@ -87,7 +87,7 @@ def load_merged(
     *,
     own: Cassandra | None = None,
 ) -> int:
-    """Write the rows of files that have slots (rowgroups.write_groups) as `load` does, and return how many
+    """Write the rows of files that have slots (parquet_files.write_groups) as `load` does, and return how many
     there were.
 
     The rows of a slot in MERGED files are sorted by `order` and written together. Cassandra takes rows

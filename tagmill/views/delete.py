@@ -137,7 +137,7 @@ class _Deleter(SelectionAttempt):
 
     def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:
         """Add to `left` the persistence ids with a row that no deletion would cover
-        (differences.written_ahead).
+        (diff.written_ahead).
         """
         from pyspark.sql import functions as F
 
@@ -148,7 +148,7 @@ class _Deleter(SelectionAttempt):
         return left.unionByName(diff.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
-        """Return the view's rows as differences.judged leaves them."""
+        """Return the view's rows as diff.judged leaves them."""
         from pyspark.sql import functions as F
 
         from tagmill.views import diff

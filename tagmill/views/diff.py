@@ -28,7 +28,7 @@ def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
 def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
     """Compare the right rows with the standing ones, and return one line for each row that is in either.
 
-    In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned:
+    In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of frames.cleaned:
     partitions that a cleanup took away; `size` of the view's buckets.
     Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: the journal gives no such row, and `judged`
     says why), `written`.

@@ -82,7 +82,7 @@ class Reader:
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
         """Write all new events to files below `folder`/pass-N and return whether there are any.
 
-        In: what tables.stands returns.
+        In: what frames.build_positions returns.
 
         The files of a first build may have events of other persistence ids, too; numbering leaves them out.
         With `adopt`, an event of an adopted persistence_id is written without the tags for which the

@@ -57,7 +57,7 @@ def migrate(
 ) -> MigrationReport:
     """Migrate a pipeline's journal as planned; with `dry_run` only report what would be done.
 
-    `spark` is required if plan.needs_spark.
+    `spark` is required if Plan.needs_spark.
 
     Raises:
         ConfigurationError: there is no such journal, a column has another type, a step before the chosen ones

@@ -66,7 +66,7 @@ def rebuild(
 class _Changes:
     """The result of comparing the numbered rows with the view.
 
-    `lines`: as differences.judged leaves them; `rows_in`: the folder with the rows to write ("rows" if the
+    `lines`: as diff.judged leaves them; `rows_in`: the folder with the rows to write ("rows" if the
     view has none: then all numbered rows are new); `in_the_way`: persistence_id, upto and reason of those
     that the view's own rows are in the way of, or None; `tags` and `late_from`: as `counts` returns them.
     """
@@ -190,7 +190,7 @@ class _Rebuilder(SelectionAttempt):
         return changes
 
     def _judged(self, compared: DataFrame, known: DataFrame) -> _Changes:
-        """Return the lines as differences.judged leaves them, with their counts."""
+        """Return the lines as diff.judged leaves them, with their counts."""
         from tagmill.views import diff
 
         tags, late_from = counts(compared)
@@ -200,7 +200,7 @@ class _Rebuilder(SelectionAttempt):
         return _Changes(lines, "changes", None, *counts(lines))
 
     def _possible(self, judged: _Changes, latest: int) -> _Changes:
-        """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken
+        """Split off the persistence ids that a row of the view is in the way of, by diff.number_taken
         and written_ahead.
         """
         from tagmill.views import diff

@@ -144,7 +144,7 @@ class SelectionAttempt(Attempt):
         return files, runs, events.where("size(tags) > 0")
 
     def standing(self, positions: DataFrame) -> DataFrame:
-        """Return the view's rows of what was chosen, as differences.with_content leaves them, with
+        """Return the view's rows of what was chosen, as diff.with_content leaves them, with
         `written`.
         """
         from pyspark.sql import functions as F
@@ -299,7 +299,7 @@ class SelectionAttempt(Attempt):
         """Return the report of what changes; raises ConfigurationError when the journal knows nothing of what
         was chosen.
 
-        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason, empty unless
+        In: `lines` as diff.judged leaves them; `left` persistence_id, upto, reason, empty unless
         `some_left`.
         """
         from pyspark.sql import functions as F
@@ -357,7 +357,7 @@ def _changes(line: TagChange) -> int:
 def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
     """Count rows by tag and difference, and find the earliest row written of each tag (ticks).
 
-    In: `lines` as differences.judged leaves them.
+    In: `lines` as diff.judged leaves them.
     """
     from pyspark.sql import functions as F
 

@@ -37,7 +37,7 @@ Decoder = Callable[[bytes], Decoded]
 
 def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
     """Return a decoder of JSON objects; a number with a point becomes a float if a float can hold it
-    (numbers.read_number).
+    (json_numbers.read_number).
     """
     read = msgspec.json.Decoder(dict[str, Any], float_hook=read_number)
     version_of = finder(version_field) if version_field else None

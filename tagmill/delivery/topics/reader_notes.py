@@ -50,7 +50,7 @@ class Notes:
                 self.matched.add(name)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the notes as the columns of the task's row in staged.FILES."""
+        """Return the notes as the columns of the task's row in staged_files.FILES."""
         nulled = [
             {"column": column, "reason": reason, "count": count}
             for (column, reason), count in self.nulled.items()

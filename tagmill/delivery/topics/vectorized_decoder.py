@@ -99,7 +99,7 @@ def _ordinary(values: Sequence[Any], made: pa.DataType) -> pa.Array:
 
 
 def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Return the shards and the ids that ids.unique_id gives to many events.
+    """Return the shards and the ids that event_ids.unique_id gives to many events.
 
     In: the values of each field of the key.
 
@@ -121,7 +121,7 @@ def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDA
 
 
 def _parts(values: Sequence[Value]) -> tuple[Any, ...]:
-    """Return each value's part (ids.part_of) behind its length, as columns of pieces that are to be
+    """Return each value's part (event_ids.part_of) behind its length, as columns of pieces that are to be
     joined.
     """
     kinds = set(map(type, values))

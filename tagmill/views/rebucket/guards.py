@@ -76,7 +76,7 @@ def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines
 def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None:
     """Raise GuardRefused when the plugin's writers have numbered events since the start.
 
-    In: `now` and `before`, what rows.numbered returned at the end and at the start.
+    In: `now` and `before`, what TableDiff.numbered returned at the end and at the start.
     """
     line = now.join(before, now.columns, "left_anti").first()
     if line is not None:
