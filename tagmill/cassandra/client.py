@@ -98,6 +98,9 @@ FAULTS = (*PASSING, DriverException)
 NEWEST_PROTOCOL = ProtocolVersion.V5
 # Requests of execute_many that are under way at once.
 CONCURRENCY = 128
+# Partitions that one request reads, since clusters with guardrails refuse requests of more; such requests that are under
+# way at once.
+READ_TOGETHER, READS_AT_ONCE = 20, 16
 # Writes that are sent together, and bytes of their values: Cassandra warns of batches above 10 partitions or 5 KiB.
 WRITES_TOGETHER, BYTES_TOGETHER = 10, 4096
 # Number of nodes whose clocks a session reads.

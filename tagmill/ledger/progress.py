@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from tagmill.cassandra.client import Cassandra, utc
+from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra, utc
 from tagmill.domain import identifiers
 from tagmill.domain.continuity.model import Gap, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 HOLD_SHARDS = 16
 # Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
-# Keys that one request reads, and requests that are under way at once. Clusters with guardrails refuse requests
-# of more than 20 partitions.
-READ_TOGETHER, READS_AT_ONCE = 20, 16
 T = TypeVar("T")
 Key = tuple[str, str]
 

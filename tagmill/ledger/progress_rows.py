@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from tagmill.cassandra.bulk_writer import Target, write_rows
-from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
+from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, WRITES_TOGETHER, Cassandra
 from tagmill.domain import identifiers
-from tagmill.ledger.progress import READ_TOGETHER, READS_AT_ONCE, Key
 
 # Rows that are written and read back together.
 ROWS_AT_ONCE = 20_000
@@ -37,7 +36,7 @@ class ProgressRows:
     run: int
     written_at: int
 
-    def write(self, tables: Iterable[pa.Table]) -> Iterator[tuple[int, Key | None]]:
+    def write(self, tables: Iterable[pa.Table]) -> Iterator[tuple[int, tuple[str, str] | None]]:
         """Write tables (SCHEMA) about ROWS_AT_ONCE at a time; yield for each of these parts its rows, and the first key
         that does not read back as written.
         """
@@ -65,7 +64,7 @@ class ProgressRows:
             ),
         )
 
-    def _other_than(self, rows: pa.Table) -> Iterator[Key]:
+    def _other_than(self, rows: pa.Table) -> Iterator[tuple[str, str]]:
         """Yield the keys whose stored values are not those of `rows`, which are sorted by tag."""
         asked = deque[dict[str, tuple[Any, ...]]]()
         tags = deque[str]()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from cassandra import ConsistencyLevel
 
-from tagmill.cassandra.client import CONCURRENCY, Cassandra, utc
+from tagmill.cassandra.client import CONCURRENCY, READ_TOGETHER, Cassandra, utc
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_move_batch, may_move_run
@@ -25,8 +25,6 @@ from tagmill.ledger.progress import ProgressStore
 from tagmill.ledger.schema_steps import SchemaSteps
 
 SERIAL = ConsistencyLevel.SERIAL
-# Runs that one request reads: clusters with guardrails refuse requests of more than 20 partitions.
-READ_TOGETHER = 20
 
 
 @dataclass(frozen=True, slots=True)
