@@ -12,6 +12,7 @@ import pytest
 
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.topics.dedup import unknown
+from tagmill.delivery.topics.staged_files import ADDRESS
 from tagmill.errors import SparkEnded, StoreUnavailable
 from tagmill.spark import session
 from tagmill.spark.errors import explained
@@ -29,7 +30,7 @@ def silent() -> CassandraSettings:
 @pytest.mark.parametrize("action", ["first", "write"])
 def test_worker_without_cassandra_raises_store_unavailable(spark, silent, tmp_path, action) -> None:
     """Report a Cassandra that a Python worker can't reach as an unavailable store, not as a defect."""
-    ids = spark.createDataFrame([(1, "a", 0)], "shard int, unique_id string, place long")
+    ids = spark.createDataFrame([(1, "a", 0)], f"shard int, unique_id string, {ADDRESS} long")
     found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC), 0)
     act = {"first": found.first, "write": lambda: found.write.parquet(str(tmp_path / "out"))}[action]
     with pytest.raises(
