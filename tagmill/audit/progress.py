@@ -5,9 +5,7 @@ from pyspark.sql import functions as F
 
 from tagmill.audit.model import Kind
 from tagmill.audit.row_comparison import finding
-from tagmill.audit.staging import ID
-
-KEY = ["tag", ID]
+from tagmill.audit.totals import KEY
 
 
 def progress_findings(

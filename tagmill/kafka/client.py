@@ -31,6 +31,7 @@ from tagmill.errors import (
     TagmillError,
 )
 
+# A topic and the number of its partition.
 Partition = tuple[str, int]
 LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
 # What librdkafka says of a token endpoint that can't be asked, in contrast to one that refuses.

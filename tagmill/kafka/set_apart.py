@@ -11,6 +11,7 @@ import pyarrow as pa
 from tagmill.domain.documents import Document
 from tagmill.kafka.offset_ranges import Range
 
+# Topic, partition and offset.
 RecordPosition = tuple[str, int, int]
 REASON = "set apart: "
 _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(?P<offset>\d{1,18})")

@@ -286,7 +286,7 @@ FIRST_NEW = pa.schema(
 def _first_new(
     journal: JournalTables, settings: CassandraSettings, ids: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the persistence ids that have events behind from_nr, each with the partition of the first one.
+    """Yield the persistence ids that have events behind from_nr, each with the key of the first one.
 
     In: persistence_id, from_nr, first (partition_nr). Out: FIRST_NEW.
     """
@@ -299,7 +299,7 @@ def _first_new(
 def first_new_events(
     journal: JournalTables, cassandra: Cassandra, lines: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the lines that have events behind from_nr, each with the partition of the first one.
+    """Return the lines that have events behind from_nr, each with the key of the first one.
 
     In: persistence_id, from_nr, first (partition_nr). Out: the columns of FIRST_NEW.
     """
