@@ -1,4 +1,4 @@
-"""Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time;
+"""Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, four processes at a time;
 print the total.
 
 python -m tests.support.run [unit | quick | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
@@ -24,10 +24,12 @@ SUITES = {
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
-AT_ONCE = 3
+# Four keep two processors at work, since a process waits for its servers a fifth of its time.
+AT_ONCE = 4
 # The suite whose modules several processes share (tests.support.sharing), if a whole folder of it runs. The last
 # of these processes comes behind the other suites.
 SHARED = "servers"
+SHARERS = 3
 # What stands for paths: `quick` has the rules, the DAGs' integrity, and one delivery on real servers.
 NAMED = {
     "unit": ("tests/unit",),
@@ -59,7 +61,7 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     others = {suite: found for suite, found in split.items() if found}
     if not any((ROOT / path).is_dir() for path in shared):
         return ({SHARED: shared} if shared else {}) | others, options
-    *first, last = (f"{SHARED}-{part + 1}" for part in range(AT_ONCE))
+    *first, last = (f"{SHARED}-{part + 1}" for part in range(SHARERS))
     return dict.fromkeys(first, shared) | others | {last: shared}, options
 
 
