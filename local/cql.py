@@ -34,6 +34,7 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
         connect_timeout=10,
         reconnection_policy=RECONNECT,
         schema_metadata_enabled=False,  # the driver would read all of it, after each change
+        max_schema_agreement_wait=0,  # seconds; the only node agrees with itself
     )
     try:
         try:

@@ -277,7 +277,6 @@ class _Audit:
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from tagmill.audit import staging
         from tagmill.audit.baseline_frames import Seen
-        from tagmill.audit.model import FINDING_SCHEMA
         from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
 
@@ -312,7 +311,7 @@ class _Audit:
             totals,
             deleted,
             lines.drop("differs").unionByName(lines_then),
-            self.spark.createDataFrame([], FINDING_SCHEMA),
+            self._none(),
             proven.document.untagged,
             audited_at,
             self.files.url(self.folder),
@@ -400,11 +399,13 @@ class _Audit:
         lines = materialize(
             bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines")
         )
-        found = [row_comparison.unreadable(events, view, scope)]
-        if self.files.largest(f"{self.folder}/totals/partitions", "misplaced"):
+        found = []
+        if self._is_any("totals/ids", "unreadable") or self._is_any("totals/partitions", "unreadable"):
+            found.append(row_comparison.unreadable(events, view, scope))
+        if self._is_any("totals/partitions", "misplaced"):
             found.append(row_comparison.misplaced(view, scope))
-        differing = lines.where("differs")
-        if self.files.largest(f"{self.folder}/lines", "differs"):
+        if self._is_any("lines", "differs"):
+            differing = lines.where("differs")
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
             quiet = self._deliveries() == self.deliveries
@@ -414,11 +415,13 @@ class _Audit:
             compared = self._of_tagged(materialize(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
-        broken = materialize(numbers.broken_journals(totals.ids), self._url("broken"))
-        of_journal = materialize(
-            numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
-        )
-        by_rows = materialize(_all(found), self._url("by-rows"))
+        by_rows = materialize(_all(found), self._url("by-rows")) if found else self._none()
+        of_journal = self._none()
+        if self._is_any("totals/ids", "is_broken"):
+            broken = totals.ids.where("is_broken").select("persistence_id")
+            of_journal = materialize(
+                numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
+            )
         doubtful = (
             by_rows.select("persistence_id").union(numbers.unproven(events, totals.numbers, scope)).distinct()
         )
@@ -426,15 +429,17 @@ class _Audit:
             doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"),
             self._url("doubtful"),
         )
-        expected = materialize(
-            numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope),
-            self._url("expected"),
-        )
-        wrong = numbers.wrong_numbers(view, expected, scope)
         lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)
-        event = ["tag", "persistence_id", "sequence_nr"]
-        findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
-        findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
+        findings = _all([by_rows, of_journal, lagging])
+        if self.files.has_rows(f"{self.folder}/doubtful"):
+            expected = materialize(
+                numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope),
+                self._url("expected"),
+            )
+            findings = findings.unionByName(numbers.wrong_numbers(view, expected, scope))
+            findings = findings.join(expected, ["tag", "persistence_id", "sequence_nr"], "left").withColumn(
+                "expected_number", F.coalesce("expected_number", "expected")
+            )
         findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
         judged = Judged(
             totals,
@@ -449,6 +454,16 @@ class _Audit:
         kept = baseline_frames.nothing(self.spark)
         seen = baseline_frames.Seen(kept, totals, lines, in_clickhouse, ids)
         return judged, seen, scope
+
+    def _is_any(self, name: str, column: str) -> bool:
+        """Return whether a staged frame has a row with a number above 0, or true, in a column."""
+        return bool(self.files.largest(f"{self.folder}/{name}", column))
+
+    def _none(self) -> DataFrame:
+        """Return no findings; the optimizer knows it."""
+        from tagmill.audit.model import FINDING_SCHEMA
+
+        return self.spark.createDataFrame([], FINDING_SCHEMA)
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of

@@ -12,42 +12,12 @@ from tagmill.audit.staging import ID, Scope, with_dead
 from tagmill.audit.totals import KEY
 
 
-def broken_journals(ids: DataFrame) -> DataFrame:
-    """Return persistence ids whose sequence_nrs are not each there once, from the first to the last.
-
-    In: `ids` of totals.of_ids. Out: persistence_id.
-
-    The number, sum and sum of squares of a streak follow from its ends, so no row is moved. Events later than
-    the audit's `until` are left out, since a scan may see an event and not the one before it.
-    """
-    before, last = F.col("first") - 1, F.col("last")
-    whole = (
-        (F.col("rows") == last - before)
-        & (F.col("sum") == _sum_to(last) - _sum_to(before))
-        & (F.col("squares") == _squares_to(last) - _squares_to(before))
-    )
-    return ids.where((F.col("rows") > 0) & ~whole).select(ID)
-
-
-def _sum_to(n: Column) -> Column:
-    """Return 1 + 2 + … + n, modulo 2^64; the even factor is halved before the multiplication."""
-    return F.when(n % 2 == 0, F.shiftright(n, 1) * (n + 1)).otherwise(n * F.shiftright(n + 1, 1))
-
-
-def _squares_to(n: Column) -> Column:
-    """Return 1 + 4 + … + n², modulo 2^64."""
-    half, odd = _sum_to(n), 2 * n + 1
-    return F.when(odd % 3 == 0, half * F.call_function("div", odd, F.lit(3))).otherwise(
-        F.call_function("div", half, F.lit(3)) * odd
-    )
-
-
 def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, scope: Scope) -> DataFrame:
     """Return the findings journal_hole (one per gap, named by its first number) and two_writers (one per tag
     and number).
 
-    In: `broken` of broken_journals. Numbers missing before the first event are not a gap: they may have been
-    deleted long ago.
+    In: `broken`, the persistence ids whose journal is_broken (totals.of_ids). Numbers missing before the first event are
+    not a gap: they may have been deleted long ago.
     """
     events = with_dead(
         journal.where(F.col("ticks") <= scope.until).join(F.broadcast(broken), ID, "left_semi"), deleted

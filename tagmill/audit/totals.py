@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.audit.staging import ID, Scope
+from tagmill.journal.flaws import Reason
 from tagmill.spark.materialize import materialize
 
 KEY = ["tag", ID]
@@ -39,15 +40,17 @@ class Totals:
 def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
     """Return one row per persistence_id of the journal.
 
-    Out: persistence_id; of the events up to the scope's `until` their number `rows`, the `first` and `last` sequence_nr,
-    their `sum` and that of their `squares` (modulo 2^64); of all events the `lowest` and `highest` sequence_nr, the
-    `earliest` readable time (ticks), how `many` have more than MOST_TAGS tags, and the `most` tags; of those before
-    `before` (ticks) how many are `covered`, the highest `partition_nr` and the newest write (`written`); the `next`
-    sequence_nr is the lowest of the others.
+    Out: persistence_id; of the events up to the scope's `until` their number `rows`, the `first` and `last` sequence_nr, and
+    whether their sequence_nrs are not each there once, from the first to the last (`is_broken`); of all events the
+    `lowest` and `highest` sequence_nr, the `earliest` readable time (ticks), how many are `unreadable`, how `many` have
+    more than MOST_TAGS tags, and the `most` tags; of those before `before` (ticks) how many are `covered`, the highest
+    `partition_nr` and the newest write (`written`); the `next` sequence_nr is the lowest of the others.
+
+    Events later than the audit's `until` don't break a journal: a scan may see an event and not the one before it.
     """
     in_time, is_covered = F.col("ticks") <= scope.until, F.col("ticks") < before
     number, ticks = F.col("sequence_nr"), F.col("ticks")
-    return events.groupBy(ID).agg(
+    sums = events.groupBy(ID).agg(
         F.count_if(in_time).alias("rows"),
         F.min(F.when(in_time, number)).alias("first"),
         F.max(F.when(in_time, number)).alias("last"),
@@ -56,12 +59,37 @@ def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.min(number).alias("lowest"),
         F.max(number).alias("highest"),
         F.min(F.when(ticks >= 0, ticks)).alias("earliest"),
+        F.count_if(F.col("flaw") == Reason.NO_TIME_UUID.value).alias("unreadable"),
         F.count_if(F.col("tag_count") > MOST_TAGS).alias("many"),
         F.max("tag_count").alias("most"),
         F.count_if(is_covered).alias("covered"),
         F.max(F.when(is_covered, F.col("partition_nr"))).alias("partition_nr"),
         F.max(F.when(is_covered, F.col("written"))).alias("written"),
         F.min(F.when(~is_covered, number)).alias("next"),
+    )
+    return sums.withColumn("is_broken", (F.col("rows") > 0) & ~_is_whole()).drop("sum", "squares")
+
+
+def _is_whole() -> Column:
+    """Return whether a streak has the number, sum and sum of squares that follow from its ends, so no row is moved."""
+    before, last = F.col("first") - 1, F.col("last")
+    return (
+        (F.col("rows") == last - before)
+        & (F.col("sum") == _sum_to(last) - _sum_to(before))
+        & (F.col("squares") == _squares_to(last) - _squares_to(before))
+    )
+
+
+def _sum_to(n: Column) -> Column:
+    """Return 1 + 2 + … + n, modulo 2^64; the even factor is halved before the multiplication."""
+    return F.when(n % 2 == 0, F.shiftright(n, 1) * (n + 1)).otherwise(n * F.shiftright(n + 1, 1))
+
+
+def _squares_to(n: Column) -> Column:
+    """Return 1 + 4 + … + n², modulo 2^64."""
+    half, odd = _sum_to(n), 2 * n + 1
+    return F.when(odd % 3 == 0, half * F.call_function("div", odd, F.lit(3))).otherwise(
+        F.call_function("div", half, F.lit(3)) * odd
     )
 
 
@@ -88,14 +116,15 @@ def of_numbers(view: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
 def of_partitions(view: DataFrame, scope: Scope) -> DataFrame:
     """Return one row per partition of the view.
 
-    Out: tag, timebucket; its `rows`, `bytes` and newest write (`written`); how many rows are `misplaced`, in another
-    timebucket than that of their time; `proven`: an audit that agrees proves all of them.
+    Out: tag, timebucket; its `rows`, `bytes` and newest write (`written`); how many rows are `unreadable`, and how many
+    `misplaced`, in another timebucket than that of their time; `proven`: an audit that agrees proves all of them.
     """
     is_judged = scope.judged() & ~F.col("broken")
     return view.groupBy(*PARTITION).agg(
         F.count("*").alias("rows"),
         F.sum("size").alias("bytes"),
         F.max("written").alias("written"),
+        F.count_if("broken").alias("unreadable"),
         F.count_if(is_misplaced(scope)).alias("misplaced"),
         F.bool_and(is_judged & scope.is_due()).alias("proven"),
     )

@@ -143,10 +143,13 @@ class _Connection:
         return self._keyspaces[name]
 
     def _version(self, node: Any) -> UUID:
-        asked = SimpleStatement(
-            "SELECT schema_version FROM system.local", consistency_level=ConsistencyLevel.ONE
-        )
-        return cast(UUID, self.session.execute(asked, host=node).one().schema_version)
+        return cast(UUID, self.session.execute(self._version_asked.bind(()), host=node).one().schema_version)
+
+    @cached_property
+    def _version_asked(self) -> PreparedStatement:
+        statement = self.session.prepare("SELECT schema_version FROM system.local")
+        statement.consistency_level = ConsistencyLevel.ONE
+        return statement
 
     def prepare(self, cql: str) -> PreparedStatement:
         """Return a prepared statement, and tell the driver where the rows of its keyspace lie."""
@@ -281,8 +284,7 @@ class Cassandra(Borrower[_Connection]):
     def missing(self, keyspace: str, tables: Collection[str]) -> list[str]:
         """Return which of these tables a keyspace lacks; one that was found is not looked for again."""
         if unseen := [table for table in tables if (keyspace, table) not in self._seen]:
-            known = self.tables(keyspace) or {}
-            self._seen.update((keyspace, table) for table in unseen if table in known)
+            self._seen.update((keyspace, table) for table in self.tables(keyspace) or ())
         return [table for table in unseen if (keyspace, table) not in self._seen]
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:

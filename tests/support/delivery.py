@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 import structlog
-from typer.testing import CliRunner
+from typer import Typer, testing
+from typer.main import get_command
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -262,6 +264,12 @@ def stored(settings: Settings, name: str) -> dict[str, Any]:
     return kept
 
 
+@cache
+def _commands(app: Typer) -> Any:
+    """Return the commands, which Typer's runner makes anew for each call."""
+    return get_command(app)
+
+
 def tagmill(file: Path, *arguments: str, answer: str | None = None) -> tuple[int, str, str]:
     """Run a `tagmill` command in this process; return exit status, stdout and stderr.
 
@@ -271,8 +279,11 @@ def tagmill(file: Path, *arguments: str, answer: str | None = None) -> tuple[int
     from tagmill.cli.main import app
 
     try:
-        with patch.object(shared, "sys", sys if answer is None else AtTerminal()):
-            result = CliRunner().invoke(app, ["--config", str(file), *arguments], input=answer)
+        with (
+            patch.object(shared, "sys", sys if answer is None else AtTerminal()),
+            patch.object(testing, "_get_command", _commands),
+        ):
+            result = testing.CliRunner().invoke(app, ["--config", str(file), *arguments], input=answer)
     finally:
         structlog.reset_defaults()  # the command's logging writes to a stderr that is now closed
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

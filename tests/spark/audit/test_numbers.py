@@ -75,7 +75,7 @@ def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
     ]
     found = {
         line["persistence_id"]
-        for line in numbers.broken_journals(ids_of(spark.createDataFrame(rows, JOURNAL))).collect()
+        for line in ids_of(spark.createDataFrame(rows, JOURNAL)).where("is_broken").collect()
     }
     assert found == {
         id_ for id_, nrs in journals.items() if sorted(nrs) != list(range(min(nrs), max(nrs) + 1))
@@ -95,7 +95,7 @@ def test_gaps_and_second_writers_are_named(spark: SparkSession) -> None:
         JOURNAL,
     )
     deleted = spark.createDataFrame([("below", 3), ("cut", 4)], DELETED)
-    broken = numbers.broken_journals(ids_of(journal))
+    broken = ids_of(journal).where("is_broken").select("persistence_id")
     found = numbers.journal_findings(journal, broken, deleted, SCOPE).collect()
     assert sorted(
         (line["kind"], line["persistence_id"], line["sequence_nr"], line["tag"]) for line in found
