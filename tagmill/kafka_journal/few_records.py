@@ -29,10 +29,10 @@ from tagmill.kafka_journal.staging import (
     FACTS,
     FOLDED,
     KEY,
+    OLD_ENTRY,
     PAYLOAD,
     REPEATED,
     STAGED,
-    STANDS,
     in_batches,
     outcomes,
 )
@@ -68,7 +68,7 @@ EVENTS = pa.schema(
 # The order of its partitions and of the rows in each.
 ROW_ORDER = itemgetter("topic", "id", "segment", "seq_nr")
 # Columns of an id without an existing entry.
-NO_ENTRY = dict.fromkeys(STANDS.values())
+NO_ENTRY = dict.fromkeys(OLD_ENTRY.values())
 # Half of a millisecond: the driver's moments in the far future are some microseconds off.
 HALF = timedelta(microseconds=500)
 
@@ -99,7 +99,7 @@ class FewRecords:
             for row in batch.to_pylist()
             if row["kind"] in JOURNAL_KINDS
         ]
-        known = in_order(facts, self._stands(facts))
+        known = in_order(facts, self._old_entries(facts))
         folds = in_batches(outcomes(known, segment_size), FOLDED)
         self._write_file(self.piece.folds_folder, FOLDED, folds)
 
@@ -162,14 +162,14 @@ class FewRecords:
         """See Records."""
         self.many().delete_wide(written_at)
 
-    def _stands(self, facts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-        """Return the existing entries (STANDS): those in today's segments, else those in segments of older rows."""
+    def _old_entries(self, facts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the existing entries (OLD_ENTRY): those in today's segments, else those in segments of older rows."""
         left = list({_key(row): row for row in facts}.values())
         found = dict[tuple[str, str], dict[str, Any]]()
         for segment in ("segment", "old_segment"):
             for row, entry in zip(left, self._entries(left, segment), strict=True):
                 if entry is not None and entry.seq_nr is not None:
-                    found[_key(row)] = _standing(entry, row[segment])
+                    found[_key(row)] = _as_columns(entry, row[segment])
             left = [row for row in left if _key(row) not in found]
         return found
 
@@ -189,7 +189,7 @@ class FewRecords:
 
 
 def in_order(
-    facts: list[dict[str, Any]], stands: Mapping[tuple[str, str], Mapping[str, Any]]
+    facts: list[dict[str, Any]], entries: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Add to records the existing entries of their ids, and sort the records as many_records.folded does."""
     home, first = dict[tuple[str, str], int](), dict[tuple[tuple[str, str], int], datetime]()
@@ -203,7 +203,7 @@ def in_order(
         by = row["layout"] if home[key] == HOME else first[key, row["partition"]]
         return (*key, by, row["partition"], row["offset"])
 
-    return [{**row, **stands.get(_key(row), NO_ENTRY)} for row in sorted(facts, key=turn)]
+    return [{**row, **entries.get(_key(row), NO_ENTRY)} for row in sorted(facts, key=turn)]
 
 
 def event_rows(row: Mapping[str, Any], fold: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -261,12 +261,12 @@ def _position(at: Mapping[str, int]) -> tuple[int, int]:
     return at["turn"], at["offset"]
 
 
-def _standing(entry: Any, segment: int) -> dict[str, Any]:
-    """Return an existing entry as the columns that a record gets (STANDS)."""
+def _as_columns(entry: Any, segment: int) -> dict[str, Any]:
+    """Return an existing entry as the columns that a record gets (OLD_ENTRY)."""
     found = {**entry._asdict(), "segment": segment}
     found["created"], found["updated"] = _moment(entry.created), _moment(entry.updated)
     found["expire_on"] = entry.expire_on and entry.expire_on.date()
-    return {alias: found[name] for name, alias in STANDS.items()}
+    return {alias: found[name] for name, alias in OLD_ENTRY.items()}
 
 
 def _moment(at: datetime | None) -> datetime | None:

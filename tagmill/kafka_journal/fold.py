@@ -121,7 +121,7 @@ class Fold:
         )
 
     def _append(self, record: Record) -> None:
-        stands = self.entry or Entry(
+        entry = self.entry or Entry(
             record.partition,
             record.offset,
             self.segment_size,
@@ -134,11 +134,11 @@ class Fold:
         )
         after, self.appended = record.expire_after_ms, True
         self.entry = replace(
-            stands,
+            entry,
             partition=record.partition,
             offset=record.offset,
             updated=record.timestamp,
-            seq_nr=max(stands.seq_nr, record.to),
+            seq_nr=max(entry.seq_nr, record.to),
             expire_after_ms=after,
             expire_on=expire_on(record.timestamp, after) if after is not None else None,
         )

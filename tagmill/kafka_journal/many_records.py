@@ -23,10 +23,10 @@ from tagmill.kafka_journal.staging import (
     FACTS,
     FOLDED,
     KEY,
+    OLD_ENTRY,
     PAYLOAD,
     REPEATED,
     STAGED,
-    STANDS,
     in_batches,
     outcomes,
 )
@@ -60,8 +60,8 @@ class ManyRecords:
     def fold(self, segment_size: int) -> None:
         """See Records."""
         staged = self._staged()
-        stands = entries(self.metajournal, staged)
-        made = folded(staged, stands, segment_size)
+        old_entries = entries(self.metajournal, staged)
+        made = folded(staged, old_entries, segment_size)
         made.write.mode("overwrite").parquet(self.piece.files.url(self.piece.folds_folder))
 
     def write_delete_to(self, written_at: int) -> None:
@@ -134,14 +134,14 @@ class ManyRecords:
 
 
 def entries(metajournal: CassandraTable, staged: DataFrame) -> DataFrame:
-    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those
+    """Return the existing entries (KEY and OLD_ENTRY) of the staged ids: those in today's segments, else those
     in segments of older rows.
     """
     ids = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
     keys = ids.select(*KEY, F.posexplode(F.array("segment", "old_segment")).alias("is_old", "segment"))
-    columns = [name for name in STANDS if name not in ("segment", "written")]
+    columns = [name for name in OLD_ENTRY if name not in ("segment", "written")]
     stored = _stored(metajournal, keys, *columns)
-    entry = F.struct(*(F.col(name).alias(alias) for name, alias in STANDS.items()))
+    entry = F.struct(*(F.col(name).alias(alias) for name, alias in OLD_ENTRY.items()))
     entries = stored.where("seq_nr IS NOT NULL").groupBy(*KEY).agg(F.min_by(entry, "is_old").alias("entry"))
     return entries.select(*KEY, "entry.*")
 
@@ -154,10 +154,10 @@ def _stored(metajournal: CassandraTable, keys: DataFrame, *columns: str, left: b
     )
 
 
-def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
+def folded(staged: DataFrame, old_entries: DataFrame, segment_size: int) -> DataFrame:
     """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
     facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
-    known = facts.join(stands, KEY, "left").repartition(*KEY)
+    known = facts.join(old_entries, KEY, "left").repartition(*KEY)
     order = [*KEY, "partition", "offset"]
     if _is_any_moved(facts):
         known, order = known.withColumn("turn", _turn()), [*KEY, "turn", "partition", "offset"]
@@ -190,7 +190,7 @@ def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.R
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield the facts of records; the first of each id in the batch has the columns of its entry, too."""
     is_first = begins(batch.num_rows, [batch[name] for name in KEY])
-    entries = iter(batch.select(list(STANDS.values())).filter(pa.array(is_first)).to_pylist())
+    entries = iter(batch.select(list(OLD_ENTRY.values())).filter(pa.array(is_first)).to_pylist())
     for row, first in zip(batch.select(FACTS).to_pylist(), is_first.tolist(), strict=True):
         yield row | next(entries) if first else row
 

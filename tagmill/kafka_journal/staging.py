@@ -70,7 +70,7 @@ FACTS = [
     "layout",
 ]
 # Columns of an id's existing entry, with the names that they get next to the record's columns.
-STANDS = {
+OLD_ENTRY = {
     "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
     "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
     "expire_on": "e_expire_on", "written": "overwritten",
@@ -259,7 +259,7 @@ def _text(value: bytes | None) -> str:
 
 
 def outcomes(records: Iterable[dict[str, Any]], segment_size: int) -> Iterator[dict[str, Any]]:
-    """Fold records (FACTS and STANDS) into rows of FOLDED.
+    """Fold records (FACTS and OLD_ENTRY) into rows of FOLDED.
 
     The records of an id follow each other, in the order of its partitions (in_turn of pieces.py) and their offsets.
     """

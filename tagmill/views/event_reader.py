@@ -79,7 +79,7 @@ class Reader:
         self.numbered: DataFrame | None = None
         self.messages = journal.table(journal.names.messages)
 
-    def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
+    def stage(self, starting_points: DataFrame, *, adopt: bool) -> bool:
         """Write all new events to files below `folder`/pass-N and return whether there are any.
 
         In: what frames.build_positions returns.
@@ -88,12 +88,12 @@ class Reader:
         With `adopt`, an event of an adopted persistence_id is written without the tags for which the
         application has numbered it.
         """
-        open_ids = stands.where("not refused")
+        open_ids = starting_points.where("not refused")
         if adopt:
             last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
             self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
         any_known, deleted, *of_ways = _parts(
-            stands.withColumn("first", F.col("partition_nr")),
+            starting_points.withColumn("first", F.col("partition_nr")),
             F.expr("known"),
             F.expr("not refused and from_nr > 0"),
             *map(F.expr, WAYS),
@@ -102,9 +102,11 @@ class Reader:
             return self._whole_table(open_ids, some_deleted=deleted is not None)
         return self._by_key(*of_ways)
 
-    def stage_by_key(self, stands: DataFrame) -> bool:
+    def stage_by_key(self, starting_points: DataFrame) -> bool:
         """Write all new events of these persistence ids, as `stage` does, but never read the whole table."""
-        return self._by_key(*_parts(stands.withColumn("first", F.col("partition_nr")), *map(F.expr, WAYS)))
+        return self._by_key(
+            *_parts(starting_points.withColumn("first", F.col("partition_nr")), *map(F.expr, WAYS))
+        )
 
     def _by_key(self, known: "_Part | None", new: "_Part | None", jumped: "_Part | None") -> bool:
         """Write the new events of the persistence ids of each of WAYS, and return whether there are any."""

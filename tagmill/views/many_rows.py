@@ -28,27 +28,32 @@ def number(new: NewEvents) -> Numbered:
     url = files.url(folder)
     spark = attempt.spark
     ids = frames.persistence_ids(spark, attempt.journal)
-    stands = materialize(
-        frames.build_positions(spark, attempt.journal, ids, adopt=new.adopt), f"{url}/stands"
+    starting_points = materialize(
+        frames.build_positions(spark, attempt.journal, ids, adopt=new.adopt), f"{url}/starting-points"
     )
-    count, (refused, first_refused) = files.count_rows(f"{folder}/stands"), _refused(files, stands, folder)
+    count, (refused, first_refused) = (
+        files.count_rows(f"{folder}/starting-points"),
+        _refused(files, starting_points, folder),
+    )
     new.check_refused(refused, first_refused)
-    refused_ends = stands.where("refused").select(
+    refused_ends = starting_points.where("refused").select(
         ID, F.col("from_nr").alias("upto"), F.lit(Reason.ELSEWHERE.value).alias("reason")
     )
     reader = attempt.reader(folder, new.until)
     checkpoints.reached("build.reading")
-    found = reader.stage(stands, adopt=new.adopt)
+    found = reader.stage(starting_points, adopt=new.adopt)
     written_at = new.write_time()
     if not found and not new.adopt:
         stopped = _stopped(refused_ends, new.known) if refused else []
         return Numbered(count, refused, first_refused, written_at, stopped, [], 0, 0, Sums())
     attempt.tell("numbering")
-    stands = stands.where("not refused")
+    starting_points = starting_points.where("not refused")
     runs = attempt.runs(folder, reader.files)
-    upto = numbering.numberable_upto(runs, stands)
-    ends = materialize(attempt.but_ahead(upto, stands, f"{folder}/stands", written_at), f"{url}/ends")
-    moved, sums = attempt.numbered(folder, reader.files, runs, ends, stands)
+    upto = numbering.numberable_upto(runs, starting_points)
+    ends = materialize(
+        attempt.but_ahead(upto, starting_points, f"{folder}/starting-points", written_at), f"{url}/ends"
+    )
+    moved, sums = attempt.numbered(folder, reader.files, runs, ends, starting_points)
     materialize(moved, f"{url}/records")
     checkpoints.reached("build.numbered")
     waiting = ends.select(ID, "upto", "reason")
@@ -70,14 +75,14 @@ def number(new: NewEvents) -> Numbered:
     )
 
 
-def _refused(files: RunFiles, stands: DataFrame, folder: str) -> tuple[int, Refused | None]:
-    """Return how many persistence ids another writer has numbered, and the first of them. `stands` were written to
+def _refused(files: RunFiles, starting_points: DataFrame, folder: str) -> tuple[int, Refused | None]:
+    """Return how many persistence ids another writer has numbered, and the first of them. `starting_points` were written to
     `folder`.
     """
-    if not files.largest(f"{folder}/stands", "refused"):
+    if not files.largest(f"{folder}/starting-points", "refused"):
         return 0, None
     first = F.min_by(F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col(ID)))
-    line = stands.agg(F.count_if("refused").alias("count"), first.alias("first")).first()
+    line = starting_points.agg(F.count_if("refused").alias("count"), first.alias("first")).first()
     assert line is not None
     row = line["first"]
     return line["count"], Refused(row[ID], _lines(row["progress"]), _lines(row["found"]), row["scanned"])

@@ -17,16 +17,16 @@ from tagmill.journal.flaws import Reason
 ID = "persistence_id"
 
 
-def numberable_upto(runs: DataFrame, stands: DataFrame) -> DataFrame:
+def numberable_upto(runs: DataFrame, starting_points: DataFrame) -> DataFrame:
     """Return how far each persistence_id can be numbered: up to the event in front of the first one that has
     to wait.
 
-    In: `runs` (run_numbering.RUNS); `stands` persistence_id, from_nr (bigint).
+    In: `runs` (run_numbering.RUNS); `starting_points` persistence_id, from_nr (bigint).
     Out, one row a persistence_id with events: from_nr, `upto` (its last event that may be numbered, else
     from_nr), `reason` (why it stops there; null: nothing is behind it).
     """
     earlier = Window.partitionBy(ID).orderBy("first", "last").rowsBetween(Window.unboundedPreceding, -1)
-    placed = runs.join(stands.select(ID, "from_nr"), ID).withColumn(
+    placed = runs.join(starting_points.select(ID, "from_nr"), ID).withColumn(
         "before", F.greatest(F.max("last").over(earlier), "from_nr")
     )
     before, first = F.col("before"), F.col("first")
@@ -51,15 +51,15 @@ def _at(upto: Column, reason: Reason) -> Column:
     return F.struct(upto.alias("upto"), F.lit(reason.value).alias("reason"))
 
 
-def run_start_numbers(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
+def run_start_numbers(runs: DataFrame, ends: DataFrame, starting_points: DataFrame) -> DataFrame:
     """Return the number in front of each run's first row of a tag.
 
-    In: `runs` (run_numbering.RUNS); `ends` as `numberable_upto` returns them; `stands` with progress
+    In: `runs` (run_numbering.RUNS); `ends` as `numberable_upto` returns them; `starting_points` with progress
     (array of tag, number, sequence_nr, offset: the last one written).
     Out: file, run, upto, tag (null: the run has none), start. A run behind its persistence_id's end is left
     out.
     """
-    last = stands.select(ID, F.explode("progress").alias("line")).select(
+    last = starting_points.select(ID, F.explode("progress").alias("line")).select(
         ID, F.col("line.tag").alias("tag"), F.col("line.number").alias("number")
     )
     taken = runs.drop("upto").join(ends.select(ID, "upto"), ID).where("first <= upto")
@@ -71,10 +71,10 @@ def run_start_numbers(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> Da
     return lines.join(last, [ID, "tag"], "left").select("file", "run", "upto", "tag", start.alias("start"))
 
 
-def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
+def records(reached: DataFrame, ends: DataFrame, starting_points: DataFrame) -> DataFrame:
     """Return the new record of each persistence_id that the build moves on or adopts.
 
-    In: `reached` (run_numbering.REACHED); `ends` as `numberable_upto` returns them; `stands` with
+    In: `reached` (run_numbering.REACHED); `ends` as `numberable_upto` returns them; `starting_points` with
     persistence_id, from_nr, partition_nr, scanned, progress, adopted.
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose
     progress moved).
@@ -88,7 +88,7 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
     moved = lines.groupBy(ID).agg(F.collect_list("line").alias("moved"))
     empty = F.expr("filter(progress, p -> false)")
     return (
-        stands.join(last, ID, "left")
+        starting_points.join(last, ID, "left")
         .where("reached is not null or adopted")
         .join(ends.select(ID, "upto"), ID, "left")
         .join(moved, ID, "left")
@@ -144,7 +144,7 @@ def starting_numbers(
     standing: DataFrame,
     keep: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """Return the `stands` from which a rebuild gives surviving events the numbers that they had.
+    """Return the `starting_points` from which a rebuild gives surviving events the numbers that they had.
 
     In: `positions` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`;
     `events` persistence_id, sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows

@@ -110,16 +110,16 @@ class _Rebuilder(SelectionAttempt):
             ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number")
         )
         keep = partial(materialize, url=f"{self.url}/short")
-        stands = materialize(
-            numbering.starting_numbers(limits, runs, events, numbers, keep), f"{self.url}/stands"
+        starting_points = materialize(
+            numbering.starting_numbers(limits, runs, events, numbers, keep), f"{self.url}/starting-points"
         )
         ends = numbering.cap_at_recorded(
-            numbering.numberable_upto(runs, stands), limits, cut=bool(self.selection.tags)
+            numbering.numberable_upto(runs, starting_points), limits, cut=bool(self.selection.tags)
         )
         ends = self.but_ahead(ends, positions, f"{self.folder}/positions", self.latest(row))
         ends = materialize(ends, f"{self.url}/ends")
         whole = ends.where("reason is null")
-        records, sums = self.numbered(self.folder, staged, runs, whole, stands)
+        records, sums = self.numbered(self.folder, staged, runs, whole, starting_points)
         self.tell("comparing")
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         standing_of_whole = standing.join(left.select(ID), ID, "left_anti")

@@ -123,7 +123,7 @@ class Attempt:
         return self.of_files(f"{folder}/runs", run_numbering.RUNS)
 
     def numbered(
-        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
+        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, starting_points: DataFrame
     ) -> tuple[DataFrame, Sums]:
         """Number the staged events up to `ends`; return the new records (numbering.records) and the totals
         (run_numbering.Sums).
@@ -131,12 +131,12 @@ class Attempt:
         from tagmill.views import numbering, run_numbering
 
         url = self.files.url(folder)
-        numbering.run_start_numbers(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
-            f"{url}/starts"
-        )
+        numbering.run_start_numbers(runs, ends, starting_points).repartition("file").write.partitionBy(
+            "file"
+        ).parquet(f"{url}/starts")
         sums = self.number_rows(folder, staged)
         reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
-        return numbering.records(reached, ends, stands), sums
+        return numbering.records(reached, ends, starting_points), sums
 
     def number_rows(self, folder: str, staged: list[str]) -> Sums:
         """Number the staged events from the starts that were written to `folder` (run_numbering.number_rows)."""

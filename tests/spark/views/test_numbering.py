@@ -36,7 +36,7 @@ EVENTS = pa.schema(
         "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
     }
 )  # fmt: skip
-STANDS = (
+STARTING_POINTS = (
     "persistence_id string, sequence_nr bigint, partition_nr bigint, from_nr bigint, scanned bigint, "
     "adopted boolean, "
     "progress array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
@@ -119,13 +119,16 @@ def numbered(
         progress = [(tag, number, nr, "") for tag, (number, nr) in sorted(begun.numbers.items())]
         known.append((name, begun.sequence_nr, 0, start, None, False, progress))
     files = RunFiles(str(root))
-    names, stands = staged(files, rows, Random(seed), **layout), _stands(spark, known).cache()
+    names, starting_points = (
+        staged(files, rows, Random(seed), **layout),
+        _starting_points(spark, known).cache(),
+    )
     run_numbering.find_runs(files, names, "runs")
     runs = spark.read.parquet(files.url("runs"))
-    ends = numbering.numberable_upto(runs, stands).cache()
-    numbering.run_start_numbers(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(
-        files.url("starts")
-    )
+    ends = numbering.numberable_upto(runs, starting_points).cache()
+    numbering.run_start_numbers(runs, ends, starting_points).repartition("file").write.partitionBy(
+        "file"
+    ).parquet(files.url("starts"))
     sums = run_numbering.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50)
     found: dict[str, Any] = {
         name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases
@@ -144,10 +147,10 @@ def numbered(
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
     reached = spark.read.parquet(files.url("reached"))
-    for row in numbering.records(reached, ends, stands).collect():
+    for row in numbering.records(reached, ends, starting_points).collect():
         lines = {line.tag: (line.number, line.sequence_nr) for line in row.progress}
         found[row.persistence_id]["progress"] = (row.sequence_nr, row.partition_nr, lines)
-    must_equal_those_of_few_rows(files, known, runs, ends, numbering.records(reached, ends, stands))
+    must_equal_those_of_few_rows(files, known, runs, ends, numbering.records(reached, ends, starting_points))
     return found
 
 
@@ -169,7 +172,7 @@ def must_equal_those_of_few_rows(
         for file, of_file in few_rows.start_numbers(lines, here, positions).items()
         for line in of_file
     ]
-    by_spark = numbering.run_start_numbers(runs, ends, _stands(runs.sparkSession, known)).collect()
+    by_spark = numbering.run_start_numbers(runs, ends, _starting_points(runs.sparkSession, known)).collect()
     assert sorted(starts, key=repr) == sorted(map(tuple, by_spark), key=repr)
     reached = [row for batch in files.record_batches("reached", 1000) for row in batch.to_pylist()]
     made = {
@@ -181,8 +184,8 @@ def must_equal_those_of_few_rows(
     }
 
 
-def _stands(spark: SparkSession, known: list[tuple[Any, ...]]) -> Any:
-    return spark.createDataFrame(known, STANDS)
+def _starting_points(spark: SparkSession, known: list[tuple[Any, ...]]) -> Any:
+    return spark.createDataFrame(known, STARTING_POINTS)
 
 
 @pytest.mark.parametrize(
