@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra
 from tagmill.cassandra.schema import Table
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.journal_tables import JournalTables, event_tags, tag_columns
@@ -246,13 +246,14 @@ class Views:
         return ((rows[0].rows, rows[0].ttl) for rows in results)
 
     def existing(self, tag: str, timebuckets: Sequence[int]) -> set[int]:
-        """Return those of some partitions of a tag that have rows, found by one query."""
-        rows = self.cassandra.execute(
+        """Return those of some partitions of a tag that have rows; one query looks for some of them."""
+        groups = [list(timebuckets[i : i + READ_TOGETHER]) for i in range(0, len(timebuckets), READ_TOGETHER)]
+        results = self.cassandra.execute_many(
             f"SELECT DISTINCT tag_name, timebucket FROM {self.view} WHERE tag_name = ? AND timebucket IN ?",
-            tag,
-            list(timebuckets),
+            ((tag, group) for group in groups),
+            concurrency=READS_AT_ONCE,
         )
-        return {row.timebucket for row in rows}
+        return {row.timebucket for rows in results for row in rows}
 
     def count_whole(self, tag: str, timebuckets: Sequence[int]) -> dict[int, int]:
         """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts

@@ -6,7 +6,7 @@ not start for it.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -126,28 +126,33 @@ class LookBack:
         That much has to be counted again for each full run that was delivered.
         """
         counted: dict[int, list[Slice]] = {}
-        rows = 0
+        rows, absent = 0, self._absent(tag, hours)
         for first in range(0, len(hours), HOURS_AT_ONCE):
             if rows > self.pipeline.max_rows_per_run * len(self.windows):
                 break
             slices = {begin: self._slices(tag, begin) for begin in hours[first : first + HOURS_AT_ONCE]}
-            sizes = iter(self._sizes(tag, [part for parts in slices.values() for part in parts]))
+            sizes = iter(self._sizes(tag, [part for parts in slices.values() for part in parts], absent))
             for begin, parts in slices.items():
                 counted[begin] = [part.model_copy(update={"rows": next(sizes)}) for part in parts]
                 rows += sum(part.rows for part in counted[begin])
         return counted
 
-    def _sizes(self, tag: str, parts: Sequence[Slice]) -> Iterator[int]:
-        """Return the row counts of slices, in their order.
+    def _absent(self, tag: str, hours: Sequence[int]) -> set[int]:
+        """Return the buckets of hours without rows: a tag has none in most of the hours that its first run looks back on.
 
-        Many whole minutes are counted in one query. Of larger buckets, one query finds those that exist: a tag has none
-        in most of the hours that its first run looks back on.
+        Buckets of a minute are left out, since they are counted together.
         """
+        size = self.pipeline.bucket_size
+        if size == BucketSize.MINUTE:
+            return set()
+        buckets = {size.start(begin * TICKS_PER_MILLISECOND) for begin in hours}
+        return buckets - self.views.existing(tag, sorted(buckets))
+
+    def _sizes(self, tag: str, parts: Sequence[Slice], absent: Collection[int]) -> Iterator[int]:
+        """Return the row counts of slices, in their order; many whole minutes are counted in one query."""
+        known = dict.fromkeys(absent, 0)
         if self.pipeline.bucket_size == BucketSize.MINUTE:
             known = self.views.count_whole(tag, [part.timebucket for part in parts if part.whole])
-        else:
-            buckets = {part.timebucket for part in parts}
-            known = dict.fromkeys(buckets - self.views.existing(tag, sorted(buckets)), 0)
         singly = [part for part in parts if part.timebucket not in known]
         others = self.views.count((tag, part.timebucket, part.after, part.until) for part in singly)
         return (known[part.timebucket] if part.timebucket in known else next(others)[0] for part in parts)
