@@ -275,7 +275,7 @@ class _Audit:
         return None
 
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
-        from tagmill.audit import staging
+        from tagmill.audit import row_comparison, staging
         from tagmill.audit.baseline_frames import Seen
         from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
@@ -311,7 +311,7 @@ class _Audit:
             totals,
             deleted,
             lines.drop("differs").unionByName(lines_then),
-            self._none(),
+            row_comparison.no_findings(self.spark),
             proven.document.untagged,
             audited_at,
             self.files.url(self.folder),
@@ -415,8 +415,9 @@ class _Audit:
             compared = self._of_tagged(materialize(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
-        by_rows = materialize(_all(found), self._url("by-rows")) if found else self._none()
-        of_journal = self._none()
+        none = row_comparison.no_findings(self.spark)
+        by_rows = materialize(_all(found), self._url("by-rows")) if found else none
+        of_journal = none
         if self._is_any("totals/ids", "is_broken"):
             broken = totals.ids.where("is_broken").select("persistence_id")
             of_journal = materialize(
@@ -458,12 +459,6 @@ class _Audit:
     def _is_any(self, name: str, column: str) -> bool:
         """Return whether a staged frame has a row with a number above 0, or true, in a column."""
         return bool(self.files.largest(f"{self.folder}/{name}", column))
-
-    def _none(self) -> DataFrame:
-        """Return no findings; the optimizer knows it."""
-        from tagmill.audit.model import FINDING_SCHEMA
-
-        return self.spark.createDataFrame([], FINDING_SCHEMA)
 
     def _of_tagged(self, findings: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of

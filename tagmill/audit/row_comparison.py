@@ -7,7 +7,7 @@ over on both sides, they differ; a row left over on one side is missing, extra, 
 
 from collections.abc import Iterator, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.audit.model import FINDING_SCHEMA, Kind
@@ -329,6 +329,11 @@ def unreadable(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
         view_number="number",
     )
     return named.unionByName(in_view)
+
+
+def no_findings(spark: SparkSession) -> DataFrame:
+    """Return no findings; the optimizer knows that there are none."""
+    return spark.createDataFrame([], FINDING_SCHEMA)
 
 
 def finding(

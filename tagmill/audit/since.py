@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from tagmill.audit import bucket_sums, row_comparison, staging, totals
 from tagmill.audit.baseline_frames import FIGURES, FRAMES, Proven
-from tagmill.audit.model import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.staging import ID, WRITTEN, Scope
 from tagmill.domain.time_buckets import first_ticks
@@ -242,7 +241,7 @@ class Since:
             *(F.max(name).alias(name) for name in ("last", "last_due")),
         )
         numbered = view.select("tag", ID, "number").unionByName(then.select("tag", ID, "number"))
-        none = self.spark.createDataFrame([], FINDING_SCHEMA)
+        none = row_comparison.no_findings(self.spark)
         lagging = progress_findings(progress, in_all, numbered, none, expires=scope.expired > 0)
         self._none(lagging, "progress is not what was delivered")
         self._settle()

@@ -247,10 +247,9 @@ class Views:
 
     def existing(self, tag: str, timebuckets: Sequence[int]) -> set[int]:
         """Return those of some partitions of a tag that have rows; one query looks for some of them."""
-        groups = [list(timebuckets[i : i + READ_TOGETHER]) for i in range(0, len(timebuckets), READ_TOGETHER)]
         results = self.cassandra.execute_many(
             f"SELECT DISTINCT tag_name, timebucket FROM {self.view} WHERE tag_name = ? AND timebucket IN ?",
-            ((tag, group) for group in groups),
+            ((tag, group) for group in _grouped(timebuckets, READ_TOGETHER)),
             concurrency=READS_AT_ONCE,
         )
         return {row.timebucket for rows in results for row in rows}
@@ -259,13 +258,10 @@ class Views:
         """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts
         BUCKETS_COUNTED.
         """
-        groups = [
-            list(timebuckets[i : i + BUCKETS_COUNTED]) for i in range(0, len(timebuckets), BUCKETS_COUNTED)
-        ]
         results = self.cassandra.execute_many(
             f"SELECT timebucket, count(*) AS rows FROM {self.view} WHERE tag_name = ? AND timebucket IN "
             "? GROUP BY tag_name, timebucket",
-            ((tag, group) for group in groups),
+            ((tag, group) for group in _grouped(timebuckets, BUCKETS_COUNTED)),
             concurrency=COUNTS_AT_ONCE,
         )
         return dict.fromkeys(timebuckets, 0) | {row.timebucket: row.rows for rows in results for row in rows}
@@ -402,3 +398,9 @@ def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:
     return highest(after) if after is not None else lowest(-GREGORIAN_TICKS), highest(
         until if until is not None else END_OF_TIME
     )
+
+
+def _grouped(timebuckets: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield the timebuckets in lists of `size`; the last one may be shorter."""
+    for first in range(0, len(timebuckets), size):
+        yield list(timebuckets[first : first + size])

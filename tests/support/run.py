@@ -24,7 +24,7 @@ SUITES = {
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
-# Four keep two processors at work, since a process waits for its servers a fifth of its time.
+# Three leave two processors idle for a fifth of the time.
 AT_ONCE = 4
 # The suite whose modules several processes share (tests.support.sharing), if a whole folder of it runs. The last
 # of these processes comes behind the other suites.
