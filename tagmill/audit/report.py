@@ -16,7 +16,7 @@ from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope
 from tagmill.audit.totals import MOST_TAGS, Totals
 from tagmill.cassandra.bulk_writer import Target, write_rows
-from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
+from tagmill.cassandra.client import PARTITIONS_TOGETHER, Cassandra
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import View
 from tagmill.journal.view_warnings import early, large_partitions
@@ -235,7 +235,9 @@ def write_buckets(
         if rows := [line.asDict() for line in words.drop("audited_at").collect()]:
             target = Target(ledger_keyspace, "audited_buckets", written)
             shared = {"audited_at": judged.audited_at}
-            write_rows(cassandra, target, [pa.RecordBatch.from_pylist(rows)], shared, mixed=WRITES_TOGETHER)
+            write_rows(
+                cassandra, target, [pa.RecordBatch.from_pylist(rows)], shared, mixed=PARTITIONS_TOGETHER
+            )
         return
     CassandraTable.of_ledger(cassandra, "audited_buckets").append(words, written)
 

@@ -101,8 +101,8 @@ CONCURRENCY = 128
 # Partitions that one request reads, since clusters with guardrails refuse requests of more; such requests that are under
 # way at once.
 READ_TOGETHER, READS_AT_ONCE = 20, 16
-# Writes that are sent together, and bytes of their values: Cassandra warns of batches above 10 partitions or 5 KiB.
-WRITES_TOGETHER, BYTES_TOGETHER = 10, 4096
+# Partitions that are written together, and bytes of the values: Cassandra warns of batches above 10 partitions or 5 KiB.
+PARTITIONS_TOGETHER, BYTES_TOGETHER = 10, 4096
 # Number of nodes whose clocks a session reads.
 CLOCKS_READ = 4
 # Seconds that a failing call is retried: a node that restarts is back within this time.
@@ -365,20 +365,22 @@ class Cassandra(Borrower[_Connection]):
     def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Run one idempotent write for many values at LOCAL_QUORUM, and return how many there were.
 
-        Some are sent together, as one unlogged batch.
+        Consecutive ones are sent together, as one unlogged batch of few partitions.
         """
         statement, count = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM), 0
 
         def sent() -> Iterator[Statement]:
             nonlocal count
-            together, size = list[BoundStatement](), 0
+            together, size, partitions = list[BoundStatement](), 0, set[bytes | int]()
             for values in rows:
                 bound = statement.bind(values)
                 count += 1
                 own = sum(len(value) for value in bound.values if isinstance(value, bytes))
-                if together and (len(together) == WRITES_TOGETHER or size + own > BYTES_TOGETHER):
+                partition = bound.routing_key or count
+                partitions.add(partition)
+                if together and (len(partitions) > PARTITIONS_TOGETHER or size + own > BYTES_TOGETHER):
                     yield _unlogged(together)
-                    together, size = [], 0
+                    together, size, partitions = [], 0, {partition}
                 together.append(bound)
                 size += own
             if together:

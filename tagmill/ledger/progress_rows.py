@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tagmill.cassandra.bulk_writer import Target, write_rows
-from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, WRITES_TOGETHER, Cassandra
+from tagmill.cassandra.client import PARTITIONS_TOGETHER, READ_TOGETHER, READS_AT_ONCE, Cassandra
 from tagmill.domain import identifiers
 
 # Rows that are written and read back together.
@@ -51,7 +51,7 @@ class ProgressRows:
         target = Target(self.ledger_keyspace, "progress", self.written_at)
         shared = {"pipeline": self.pipeline, "run": self.run}
         if with_offset.num_rows:
-            write_rows(self.cassandra, target, [with_offset], shared, mixed=WRITES_TOGETHER)
+            write_rows(self.cassandra, target, [with_offset], shared, mixed=PARTITIONS_TOGETHER)
         # Only a null takes the place of an offset that an earlier run has written; these rows are few.
         columns = [*SCHEMA.names, *shared]
         self.cassandra.write_many(

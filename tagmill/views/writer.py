@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from tagmill.cassandra import uuids
 from tagmill.cassandra.bulk_writer import Target, write_rows
-from tagmill.cassandra.client import WRITES_TOGETHER, Cassandra
+from tagmill.cassandra.client import PARTITIONS_TOGETHER, Cassandra
 from tagmill.domain import identifiers
 from tagmill.runs import checkpoints
 from tagmill.runs.progress import Tell
@@ -104,7 +104,7 @@ def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest
         keyspace: str, table: str, rows: list[dict[str, Any]], schema: pa.Schema, **shared: Any
     ) -> None:
         target, batch = Target(keyspace, table, manifest.written_at), pa.RecordBatch.from_pylist(rows, schema)
-        write_rows(cassandra, target, [batch], shared, mixed=WRITES_TOGETHER)
+        write_rows(cassandra, target, [batch], shared, mixed=PARTITIONS_TOGETHER)
 
     parts = files.record_batches(f"{manifest.folder}/records", ROWS_AT_ONCE)
     records = [record for part in parts for record in part.to_pylist()]

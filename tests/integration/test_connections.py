@@ -117,6 +117,31 @@ def test_write_many_arrives_whole(own, stack, place):
     assert sorted((row.k, row.v, row.at) for row in found) == rows
 
 
+def test_write_many_joins_rows_of_partitions(own, stack, place):
+    """Rows of one partition need fewer requests than rows of as many partitions; all arrive."""
+    stack.session.execute(f"CREATE TABLE {place}.t (p int, k int, v int, PRIMARY KEY (p, k))")
+    requests = {}
+    with Cassandra(own) as cassandra:
+        sent = cassandra.session.execute_async
+        for name, rows in {
+            "one": [(0, number, 1) for number in range(300)],
+            "each": [(number, 0, 2) for number in range(1, 301)],
+        }.items():
+            requests[name] = 0
+
+            def counted(statement, *values, name=name):
+                requests[name] += 1
+                return sent(statement, *values)
+
+            cassandra.session.execute_async = counted
+            assert cassandra.write_many(f"INSERT INTO {place}.t (p, k, v) VALUES (?, ?, ?)", rows) == 300
+        cassandra.session.execute_async = sent
+        found = {(row.p, row.k, row.v) for row in cassandra.execute(f"SELECT p, k, v FROM {place}.t")}
+    assert found == {(0, number, 1) for number in range(300)} | {(number, 0, 2) for number in range(1, 301)}
+    # 12 bytes a row, 4 KiB or ten partitions a request
+    assert requests == {"one": 1, "each": 30}
+
+
 def test_progress_of_many_ids_in_their_order(settings, place):
     """Progress is read ten ids at a time: each key gets its own, missing and repeated ones too."""
     configured = settings(place, tags=["t", "u"], bucket_size="Hour", first_time_bucket="2026-01-01")
