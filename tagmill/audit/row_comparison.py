@@ -16,6 +16,7 @@ from tagmill.audit.totals import is_misplaced
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import CleanedOf, with_cleaned
+from tagmill.spark.columns import number_by
 
 EVENT = ["tag", "persistence_id", "sequence_nr"]
 BUCKET = ["tag", "bucket"]
@@ -84,12 +85,7 @@ def compared(
         .withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False)))
         .withColumn("is_held", F.coalesce("is_held", F.lit(False)))
         .withColumn("expired", F.lit(scope.expired))
-        .withColumn(
-            "due",
-            F.create_map(*[part for tag, ticks in scope.due.items() for part in (F.lit(tag), F.lit(ticks))])[
-                F.col("tag")
-            ],
-        )
+        .withColumn("due", number_by("tag", scope.due))
     )
     return _findings(_matched(events.where(~F.expr(_PLAIN))), quiet)
 

@@ -18,6 +18,7 @@ from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.cassandra_table import CassandraTable
+from tagmill.spark.columns import number_by
 from tagmill.spark.materialize import materialize
 from tagmill.spark.task_files import Convert, Target
 
@@ -50,7 +51,7 @@ class Scope:
         """Return, over `tag` and `ticks`, whether a row is judged: not before the tag's start and not after
         `until`.
         """
-        return (F.col("ticks") >= _by_tag(self.start)) & (F.col("ticks") <= self.until)
+        return (F.col("ticks") >= number_by("tag", self.start)) & (F.col("ticks") <= self.until)
 
     def is_expired_bucket(self) -> Column:
         """Return, over `bucket`, whether it has rows past the destination's retention."""
@@ -58,17 +59,11 @@ class Scope:
 
     def is_reached(self) -> Column:
         """Return, over `tag` and `ticks`, whether a row may be in ClickHouse."""
-        return F.col("ticks") <= _by_tag(self.reached)
+        return F.col("ticks") <= number_by("tag", self.reached)
 
     def is_due(self) -> Column:
         """Return, over `tag` and `ticks`, whether a row has to be in ClickHouse."""
-        return F.col("ticks") <= _by_tag(self.due)
-
-
-def _by_tag(values: Mapping[str, int]) -> Column:
-    return F.create_map(
-        *[part for tag, value in values.items() for part in (F.lit(tag), F.lit(value).cast("bigint"))]
-    )[F.col("tag")]
+        return F.col("ticks") <= number_by("tag", self.due)
 
 
 @dataclass(frozen=True, slots=True)

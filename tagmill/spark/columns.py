@@ -1,9 +1,20 @@
-"""Expressions of Spark columns: the time in a TimeUUID."""
+"""Expressions of Spark columns: the time in a TimeUUID, and numbers by the value of a column."""
+
+import json
+from collections.abc import Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tagmill.domain.timeuuid import GREGORIAN_TICKS
+
+
+def number_by(column: str, numbers: Mapping[str, int] | Mapping[int, int]) -> Column:
+    """Return the number (bigint) that belongs to a column's value; null if there is none.
+
+    The mapping is one literal: with a column for each key, py4j would ask the JVM some times a key.
+    """
+    return F.from_json(F.lit(json.dumps(numbers)), "map<string,bigint>")[F.col(column).cast("string")]
 
 
 def offset_ticks(offset: Column) -> Column:

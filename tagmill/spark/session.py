@@ -244,21 +244,29 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
     return spark
 
 
+class _Kept:
+    """A package of the JVM, or a class of which no objects are made; each name in it is looked up once."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        from py4j.java_gateway import JavaPackage
+
+        found = getattr(self._of, name)
+        kept = _Kept(found) if isinstance(found, JavaPackage) else found
+        setattr(self, name, kept)
+        return kept
+
+
 def _keep_names(spark: SparkSession) -> None:
-    """Look up and keep the JVM's names that pyspark uses; otherwise, py4j searches all jars for them at every
-    column that is made.
+    """Look up and keep the JVM's names that pyspark uses; otherwise, py4j searches all jars for them, and all
+    methods of a class, at every column that is made.
     """
     jvm: Any = spark.sparkContext._jvm
-    for name in (
-        "functions",
-        "PythonUtils",
-        "PythonSQLUtils",
-        "SparkSession",
-        "Column",
-        "Dataset",
-        "java",
-        "org",
-    ):
+    for name in ("functions", "PythonUtils", "PythonSQLUtils", "java", "org"):
+        setattr(jvm, name, _Kept(getattr(jvm, name)))
+    for name in ("SparkSession", "Column", "Dataset"):
         setattr(jvm, name, getattr(jvm, name))
 
 

@@ -2,13 +2,12 @@
 that go into new ones.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -21,6 +20,7 @@ from tagmill.domain.batches.layout import COLUMNS, NAMES
 from tagmill.domain.time_buckets import month
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
+from tagmill.spark.columns import number_by
 
 # First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged
 # files.
@@ -98,14 +98,12 @@ def rows_to_recut(
     )
     rows: DataFrame | None = None
     if anew:
-        stream = F.create_map(
-            *[part for i, total in enumerate(anew) for part in (F.lit(total.file), F.lit(i))]
-        )
-        stay = keys.where(F.col("file").isin([total.file for total in anew]))
+        streams = {total.file: i for i, total in enumerate(anew)}
+        stay = keys.where(F.col("file").isin(list(streams)))
         if excluded is not None:
             stay = stay.join(excluded, list(KEY), "left_anti")
         rows = stay.select(
-            stream[F.col("file")].alias("stream"),
+            number_by("file", streams).cast("int").alias("stream"),
             "file",
             "row_index",
             F.lit(0).alias("late"),
@@ -116,15 +114,9 @@ def rows_to_recut(
             "tag_pid_sequence_nr",
         )
     if deliveries is not None:
-        tags = F.create_map(
-            *[
-                part
-                for i, tag in enumerate(sorted(plan.tags))
-                for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))
-            ]
-        )
+        stream = number_by("tag", {tag: JUDGED_STREAMS + i for i, tag in enumerate(sorted(plan.tags))})
         late = (F.col("action") == "late").cast("int")
-        judged = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
+        judged = deliveries.withColumn("stream", stream.cast("int")).withColumn("late", late).select(*columns)
         rows = judged if rows is None else rows.unionByName(judged)
     return rows
 
@@ -209,7 +201,7 @@ def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFram
         for unit in plan.units
         if unit.kind == "new" and any(part.ttl_seconds is not None for part in unit.slices)
     }
-    ttl = F.least(_looked_up(ttls, "unit"), _looked_up(plan.held_ttl_seconds, "tag"))
+    ttl = F.least(number_by("unit", ttls), number_by("tag", plan.held_ttl_seconds)).cast("int")
     bad_key = F.coalesce(
         (F.col("persistence_id") == "")
         | (F.col("tag") == "")
@@ -229,13 +221,6 @@ def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFram
         ttl.alias("ttl_seconds"),
         "file",
     )
-
-
-def _looked_up(numbers: Mapping[Any, int], column: str) -> Column:
-    """Return the number (int) that belongs to a column's value, or null if there is none."""
-    if not numbers:
-        return F.lit(None).cast("int")
-    return F.create_map(*[F.lit(part) for item in numbers.items() for part in item])[F.col(column)]
 
 
 def _one_month(first_ticks: int, last_ticks: int) -> bool:
