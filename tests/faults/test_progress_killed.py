@@ -12,10 +12,10 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
 from tagmill.domain import timeuuid
 from tagmill.domain.continuity.model import Progress
-from tagmill.ledger import schema
+from tagmill.ledger import progress_rows, schema
 from tagmill.ledger.runs import Ledger
 
-IDS = 30_000
+IDS = 12_000
 TICK = 17_952_444_000_000_000
 OFFSET = str(timeuuid.lowest(TICK))
 PROGRAM = """
@@ -50,8 +50,11 @@ def configured(stack: Any) -> Any:
     stack.session.execute(f"DROP KEYSPACE {keyspace}")
 
 
-def test_progress_killed_in_the_middle_is_completed(configured: CassandraSettings) -> None:
+def test_progress_killed_in_the_middle_is_completed(
+    configured: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kill a write over an older run's progress once some ids have it; written again, all have it."""
+    monkeypatch.setattr(progress_rows, "ROWS_AT_ONCE", IDS // 3 + 1)
     with Ledger(configured) as ledger:
         older, newer = rows_of(1), rows_of(2)
         keys = [(tag, persistence_id) for tag, persistence_id, _ in newer]

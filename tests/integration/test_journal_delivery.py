@@ -26,6 +26,7 @@ from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
 from tests.support.errors import raises
+from tests.support.few_records import compared
 from tests.support.kafka import create, delete, lose
 from tests.support.leases import free_lease
 from tests.support.restoring import create_again
@@ -33,9 +34,9 @@ from tests.support.topics import OWNER, Crashed, Shop, checked_verdict, crashing
 
 
 @pytest.fixture(scope="module", autouse=True)
-def both_ways(spark, both_replications):
+def both_ways(spark):
     """Find the touched entries of each small run with Spark, too, and compare."""
-    compared, by_this_process = [], source.staged_here
+    alike, by_this_process = [], source.staged_here
 
     def both(cassandra, pipeline, plan):
         here = by_this_process(cassandra, pipeline, plan)
@@ -44,12 +45,20 @@ def both_ways(spark, both_replications):
             found = sorted((tuple(row[name] for name in source.TOUCHED) for row in entries), key=repr)
             tables = KafkaJournalTables(cassandra, pipeline.keyspace)
             assert found == sorted(map(tuple, source._touched(spark, tables, plan).collect()), key=repr)
-            compared.extend(found)
+            alike.extend(found)
         return here
 
     with patch.object(source, "staged_here", both):
         yield
-    assert compared
+    assert alike
+
+
+@pytest.fixture
+def replicated_both_ways(spark):
+    """Replicate each piece of a test with Spark, too, and compare."""
+    with compared(spark) as alike:
+        yield
+    assert {"staged", "folded", "write_events", "write_entries"} <= set(alike)
 
 
 class JournalShop(Shop):
@@ -121,7 +130,7 @@ def test_journal_events_arrive_once_as_stored(shop, small_run_rows):
     assert one.offsets() == {0: 3, 1: 1}
 
 
-def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
+def test_tables_of_earlier_releases_are_delivered_and_replicated(shop, replicated_both_ways):
     """Deliver and show columns that earlier releases lack as null; a replication adds them, and names other
     missing columns.
     """
@@ -222,7 +231,7 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
     assert checked_verdict(one).startswith("exactly once")
 
 
-def test_journal_without_tags_delivers_all_events(shop):
+def test_journal_without_tags_delivers_all_events(shop, replicated_both_ways):
     """Deliver all events across segments and skipped numbers, but not those deleted or purged before."""
     one = shop()
     one.topic.append("long", [(n, n) for n in range(1, 26)])
