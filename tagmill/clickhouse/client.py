@@ -239,6 +239,18 @@ class ClickHouse(Borrower[_Connection]):
         )
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
+    def absent(self, table: str, batch_ids: Iterable[UUID]) -> frozenset[UUID]:
+        """Return those of these batches of which the table has no row, in any generation."""
+        wanted = frozenset(batch_ids)
+        found: set[UUID] = set()
+        for part in _id_chunks(map(str, wanted)):
+            rows = self.rows(
+                f"SELECT `batch_id` FROM {identifiers.sql(table)} WHERE `batch_id` IN %(ids)s GROUP BY `batch_id`",
+                {"ids": tuple(part)},
+            )
+            found.update(UUID(str(batch_id)) for (batch_id,) in rows)
+        return wanted - found
+
     def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
         """Return those of these events (tag, persistence_id, sequence_nr) that the table has, in any
         batch.

@@ -35,8 +35,8 @@ from tagmill.runs.workspace import Workspace
 
 log = structlog.get_logger()
 PushProgress = Callable[[int, int], None]
-# Seconds after which a push asks again which views depend on the destination.
-VIEWS_SECONDS = 5
+# Seconds after which a push asks again which views depend on the destination, and which batches it lacks.
+LOOK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,18 @@ def push_one(workspace: Workspace, manifest: Sealed, fence: int, number: int, to
     pushing.push_tag([batch], rows, lambda: None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a push saw of the destination: the views that depend on it, and the waiting batches that it lacked.
+
+    It holds until the clock `time.monotonic` shows `until`.
+    """
+
+    views: DependentViews
+    absent: frozenset[UUID]
+    until: float
+
+
 class _Pushing:
     """One push of one run."""
 
@@ -86,15 +98,18 @@ class _Pushing:
         self.progress = progress
         self.failed = False
         self.notes_two_offsets: bool | None = None
-        self.views: DependentViews | None = None
-        self.views_until = 0.0
+        self.waiting = frozenset[UUID]()
+        self.look: _Look | None = None
 
-    def _dependent_views(self, clickhouse: ClickHouse) -> DependentViews:
-        """Return the views that depend on the table, as they were at most VIEWS_SECONDS ago."""
-        if self.views is None or time.monotonic() > self.views_until:
-            self.views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
-            self.views_until = time.monotonic() + VIEWS_SECONDS
-        return self.views
+    def _looked(self, clickhouse: ClickHouse) -> _Look:
+        """Return what the destination was like at most LOOK_SECONDS ago."""
+        if self.look is None or time.monotonic() > self.look.until:
+            views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
+            # Rows that are absent on this replica must be absent on all.
+            clickhouse.sync_replica(self.to.table)
+            absent = clickhouse.absent(self.to.table, self.waiting)
+            self.look = _Look(views, absent, time.monotonic() + LOOK_SECONDS)
+        return self.look
 
     def _two_offsets(self, clickhouse: ClickHouse) -> TwoOffsets | None:
         """Return where events under two offsets are noted; None if the destination has no such table."""
@@ -112,6 +127,7 @@ class _Pushing:
         self.progress(done, len(manifest.batches))
         if not waiting:
             return
+        self.waiting = frozenset(rows[batch.number].batch_id for batch in waiting)
         with self.workspace.clickhouse(self.to.layout) as clickhouse:
             clickhouse.check_destination(self.to.table)
             DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
@@ -159,7 +175,8 @@ class _Pushing:
         two_offsets: TwoOffsets | None,
     ) -> None:
         manifest, table = self.manifest, self.to.table
-        views = self._dependent_views(clickhouse)
+        look = self._looked(clickhouse)
+        views = look.views
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
@@ -182,9 +199,10 @@ class _Pushing:
             reraise=True,
         ):
             with attempt:
-                # Rows that are absent on this replica must be absent on all.
-                clickhouse.sync_replica(table)
-                found = clickhouse.totals(table, row.batch_id)
+                found: list[Totals] = []
+                if attempt.retry_state.attempt_number > 1 or row.batch_id not in look.absent:
+                    clickhouse.sync_replica(table)
+                    found = clickhouse.totals(table, row.batch_id)
                 if not found:
                     checkpoints.reached("push.before_insert")
                     time.sleep(max(0.0, self.pause - time.monotonic()))
