@@ -24,6 +24,7 @@ from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
 from tagmill.ledger.audits import AuditRow, Audits, AuditState
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
@@ -362,9 +363,12 @@ class _Audit:
     def _cleaned(self, scope: Scope) -> CleanedOf:
         from tagmill.audit import staging
 
+        log = CleanupLog(
+            self.ledger.cassandra, self.ledger_keyspace, self.journal.keyspace, self.pipeline.view
+        )
         views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
         return staging.stage_cleaned(
-            self.spark, self.ledger.cassandra, self.journal.keyspace, views, scope, self._url("cleaned")
+            self.spark, log, self.journal.keyspace, views, scope, self._url("cleaned")
         )
 
     def _judged(self, scope: Scope) -> tuple[Judged, Seen, Scope]:
@@ -423,9 +427,9 @@ class _Audit:
             of_journal = materialize(
                 numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
             )
-        doubtful = (
-            by_rows.select("persistence_id").union(numbers.unproven(events, totals.numbers, scope)).distinct()
-        )
+        in_journal = totals.numbers if self._has_same_events() else numbers.in_journal(events, scope)
+        unproven = numbers.unproven(totals.numbers, in_journal)
+        doubtful = by_rows.select("persistence_id").union(unproven).distinct()
         doubtful = materialize(
             doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"),
             self._url("doubtful"),
@@ -455,6 +459,23 @@ class _Audit:
         kept = baseline_frames.nothing(self.spark)
         seen = baseline_frames.Seen(kept, totals, lines, in_clickhouse, ids)
         return judged, seen, scope
+
+    def _has_same_events(self) -> bool:
+        """Return whether the sums of all buckets prove that journal and view have the same events, with the same tags.
+
+        Sums leave out what is deleted or cleaned, so nothing may be; what they cover must be all there is.
+        """
+        cleaned = (f"cleaned/{size}" for size in self.files.folders(f"{self.folder}/cleaned"))
+        left_out = any(self.files.has_rows(f"{self.folder}/{name}") for name in ("deleted", *cleaned))
+        if left_out or self._is_any("lines", "differs"):
+            return False
+        return self._total("lines", "journal") == self._total("totals/ids", "tagged") and (
+            self._total("lines", "view") == self._total("totals/numbers", "rows")
+        )
+
+    def _total(self, name: str, column: str) -> int:
+        """Return the sum of a column of a staged frame."""
+        return self.files.total(f"{self.folder}/{name}", column)
 
     def _is_any(self, name: str, column: str) -> bool:
         """Return whether a staged frame has a row with a number above 0, or true, in a column."""

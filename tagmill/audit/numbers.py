@@ -74,23 +74,31 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
     )
 
 
-def unproven(journal: DataFrame, in_view: DataFrame, scope: Scope) -> DataFrame:
+def in_journal(journal: DataFrame, scope: Scope) -> DataFrame:
+    """Return what the journal has of each tag and persistence_id: tag, persistence_id, `rows`, and the `first` and `last` sequence_nr."""
+    events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(
+        ID, "sequence_nr", F.explode("tags").alias("tag")
+    )
+    return events.groupBy(*KEY).agg(
+        F.count("*").alias("rows"),
+        F.min("sequence_nr").alias("first"),
+        F.max("sequence_nr").alias("last"),
+    )
+
+
+def unproven(in_view: DataFrame, in_journal: DataFrame) -> DataFrame:
     """Return the persistence ids whose numbers totals don't prove.
 
-    In: `in_view` of totals.of_numbers. Out: persistence_id.
+    In: `in_view` of totals.of_numbers; `in_journal` as that function returns it. Where journal and view have the same
+    events, it may be `in_view`, too. Out: persistence_id.
 
     The numbers of a tag are proven if
     - the view has as many rows as the journal, from the same first to the same last sequence_nr,
     - every sequence_nr between them has the tag,
     - number and sequence_nr go up together.
     """
-    events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(
-        ID, "sequence_nr", F.explode("tags").alias("tag")
-    )
-    in_journal = events.groupBy(*KEY).agg(
-        F.count("*").alias("j_rows"),
-        F.min("sequence_nr").alias("j_first"),
-        F.max("sequence_nr").alias("j_last"),
+    of_journal = in_journal.select(
+        *KEY, *(F.col(name).alias(f"j_{name}") for name in ("rows", "first", "last"))
     )
     starts_at_one = (F.col("j_first") > 1) | (F.col("low") == 0)
     proven = (
@@ -101,7 +109,7 @@ def unproven(journal: DataFrame, in_view: DataFrame, scope: Scope) -> DataFrame:
         & (F.col("low") == F.col("high"))
         & starts_at_one
     )
-    return in_view.where("rows > 0").join(in_journal, KEY).where(~proven).select(ID).distinct()
+    return in_view.where("rows > 0").join(of_journal, KEY).where(~proven).select(ID).distinct()
 
 
 def expected(

@@ -16,6 +16,7 @@ from tagmill.domain.time_buckets import BucketSize, View
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import number_by
@@ -191,14 +192,16 @@ def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url:
 
 
 def stage_cleaned(
-    spark: SparkSession, cassandra: Cassandra, journal: str, views: Sequence[View], scope: Scope, url: str
+    spark: SparkSession, log: CleanupLog, journal: str, views: Sequence[View], scope: Scope, url: str
 ) -> CleanedOf:
     """Write the buckets that cleanups have taken or are working on, of all `views` that the journal had; read
-    them back.
+    them back. Nothing is written if there are none.
 
     See frames.cleaned.
     """
-    of_sizes = cleaned(cassandra, spark, journal, views).items()
+    of_sizes = cleaned(log.cassandra, spark, journal, views).items()
+    if not log.any_of(scope.tags):
+        return {size: starts.where("false") for size, starts in of_sizes}
     return {
         size: materialize(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}")
         for size, starts in of_sizes

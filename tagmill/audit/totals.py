@@ -40,11 +40,11 @@ class Totals:
 def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
     """Return one row per persistence_id of the journal.
 
-    Out: persistence_id; of the events up to the scope's `until` their number `rows`, the `first` and `last` sequence_nr, and
-    whether their sequence_nrs are not each there once, from the first to the last (`is_broken`); of all events the
-    `lowest` and `highest` sequence_nr, the `earliest` readable time (ticks), how many are `unreadable`, how `many` have
-    more than MOST_TAGS tags, and the `most` tags; of those before `before` (ticks) how many are `covered`, the highest
-    `partition_nr` and the newest write (`written`); the `next` sequence_nr is the lowest of the others.
+    Out: persistence_id; of the events up to the scope's `until` their number `rows`, the `first` and `last` sequence_nr, how
+    often they have a tag of the pipeline (`tagged`), and whether their sequence_nrs are not each there once, from the first to
+    the last (`is_broken`); of all events the `lowest` and `highest` sequence_nr, the `earliest` readable time (ticks), how many
+    are `unreadable`, how `many` have more than MOST_TAGS tags, and the `most` tags; of those before `before` (ticks) how many
+    are `covered`, the highest `partition_nr` and the newest write (`written`); the `next` sequence_nr is the lowest of the others.
 
     Events later than the audit's `until` don't break a journal: a scan may see an event and not the one before it.
     """
@@ -56,6 +56,7 @@ def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.max(F.when(in_time, number)).alias("last"),
         F.sum(F.when(in_time, number)).alias("sum"),
         F.sum(F.when(in_time, number * number)).alias("squares"),
+        F.sum(F.when(in_time & (F.size("tags") > 0), F.size("tags")).otherwise(0)).alias("tagged"),
         F.min(number).alias("lowest"),
         F.max(number).alias("highest"),
         F.min(F.when(ticks >= 0, ticks)).alias("earliest"),

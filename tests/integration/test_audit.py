@@ -380,3 +380,36 @@ def test_audit_during_writes_finds_nothing(module_journal, settings, spark):
         writer.join()
     assert report.findings == {}
     assert 0 < report.clickhouse < report.view <= before + 50
+
+
+@pytest.mark.parametrize("hidden", [0, 2], ids=["from the first", "behind start_from"])
+def test_numbers_wrong_in_all_stores_are_found(journal: Any, settings: Any, spark: Any, hidden: int) -> None:
+    """Deliver a view whose numbers begin at another than the plugin gives: all sums agree, and the audit names each row."""
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    made = journal()
+    rows = [
+        event(name, number, begin + timedelta(seconds=number), sequence_nr=number)
+        for name in "ab"
+        for number in range(1, 7)
+    ]
+    made.messages(rows)
+    shift = -hidden or 1  # as if the first events had no tag, or one too high
+    for row in rows:
+        if row["persistence_id"] == "b":
+            row["tag_pid_sequence_nr"] += shift
+    made.view(row for row in rows if row["sequence_nr"] > hidden)
+    configured = settings(
+        made.keyspace,
+        tags=["t"],
+        bucket_size="Hour",
+        first_time_bucket=begin.isoformat(),
+        start_from={"t": (begin + timedelta(seconds=hidden, milliseconds=500)).isoformat()},
+        first_seen="assume_first",
+        look_back_seconds=0,
+        long_look_back_seconds=0,
+    )
+    schema.apply(configured)
+    deliver(configured, only(configured), spark)
+    report = audited(configured, spark)
+    assert report.view == report.clickhouse == report.journal == 2 * (6 - hidden)
+    assert {kind.value: count for kind, count in report.findings.items()} == {"wrong_number": 6 - hidden}

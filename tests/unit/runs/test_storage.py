@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tagmill.errors import ConfigurationError, SealedFileDamaged, StoreUnavailable
@@ -60,6 +62,15 @@ def test_other_bytes_than_were_sealed_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"SEALED")
     with pytest.raises(SealedFileDamaged, match="has other bytes than were sealed"):
         files.open_sealed("one", sha256)
+
+
+def test_column_is_added_up_without_nulls(tmp_path: Path) -> None:
+    """Add up all files of a folder; an absent one has the sum 0."""
+    files = RunFiles(str(tmp_path))
+    for number, values in enumerate(([1, None, 2**40], [], [None], [-3])):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"n": pa.array(values, pa.int64())}), tmp_path / "x" / f"{number}.parquet")
+    assert (files.total("x", "n"), files.total("y", "n")) == (2**40 - 2, 0)
 
 
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
