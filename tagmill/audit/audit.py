@@ -427,16 +427,15 @@ class _Audit:
             of_journal = materialize(
                 numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal")
             )
-        in_journal = totals.numbers if self._has_same_events() else numbers.in_journal(events, scope)
-        unproven = numbers.unproven(totals.numbers, in_journal)
-        doubtful = by_rows.select("persistence_id").union(unproven).distinct()
-        doubtful = materialize(
-            doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti"),
-            self._url("doubtful"),
-        )
+        in_doubt = [by_rows.select("persistence_id")] if found else []
+        if not self._has_same_events():
+            in_doubt.append(numbers.unproven(totals.numbers, numbers.in_journal(events, scope)))
+        elif self._is_any("totals/numbers", "is_open"):
+            in_doubt.append(totals.numbers.where("is_open").select("persistence_id"))
         lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)
         findings = _all([by_rows, of_journal, lagging])
-        if self.files.has_rows(f"{self.folder}/doubtful"):
+        doubtful = self._doubtful(in_doubt, of_journal)
+        if doubtful is not None:
             expected = materialize(
                 numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope),
                 self._url("expected"),
@@ -459,6 +458,17 @@ class _Audit:
         kept = baseline_frames.nothing(self.spark)
         seen = baseline_frames.Seen(kept, totals, lines, in_clickhouse, ids)
         return judged, seen, scope
+
+    def _doubtful(self, in_doubt: list[DataFrame], of_journal: DataFrame) -> DataFrame | None:
+        """Write the persistence ids in doubt, without those that have findings in the journal, and read them back; None if
+        there are none.
+        """
+        if not in_doubt:
+            return None
+        named = of_journal.select("persistence_id").distinct()
+        doubtful = _all(in_doubt).distinct().join(named, "persistence_id", "left_anti")
+        written = materialize(doubtful, self._url("doubtful"))
+        return written if self.files.has_rows(f"{self.folder}/doubtful") else None
 
     def _has_same_events(self) -> bool:
         """Return whether the sums of all buckets prove that journal and view have the same events, with the same tags.

@@ -89,27 +89,29 @@ def in_journal(journal: DataFrame, scope: Scope) -> DataFrame:
 def unproven(in_view: DataFrame, in_journal: DataFrame) -> DataFrame:
     """Return the persistence ids whose numbers totals don't prove.
 
-    In: `in_view` of totals.of_numbers; `in_journal` as that function returns it. Where journal and view have the same
-    events, it may be `in_view`, too. Out: persistence_id.
+    In: `in_view` of totals.of_numbers; `in_journal` as that function returns it. Out: persistence_id.
 
     The numbers of a tag are proven if
     - the view has as many rows as the journal, from the same first to the same last sequence_nr,
     - every sequence_nr between them has the tag,
-    - number and sequence_nr go up together.
+    - number and sequence_nr go up together, from 1 if the first sequence_nr is 1.
+    The last two follow from the view alone (`is_open`).
     """
     of_journal = in_journal.select(
         *KEY, *(F.col(name).alias(f"j_{name}") for name in ("rows", "first", "last"))
     )
-    starts_at_one = (F.col("j_first") > 1) | (F.col("low") == 0)
-    proven = (
+    is_same = (
         (F.col("rows") == F.col("j_rows"))
         & (F.col("first") == F.col("j_first"))
         & (F.col("last") == F.col("j_last"))
-        & (F.col("rows") == F.col("last") - F.col("first") + 1)
-        & (F.col("low") == F.col("high"))
-        & starts_at_one
     )
-    return in_view.where("rows > 0").join(of_journal, KEY).where(~proven).select(ID).distinct()
+    return (
+        in_view.where("rows > 0")
+        .join(of_journal, KEY)
+        .where(F.col("is_open") | ~is_same)
+        .select(ID)
+        .distinct()
+    )
 
 
 def expected(

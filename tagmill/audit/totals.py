@@ -98,12 +98,13 @@ def of_numbers(view: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
     """Return one row per tag and persistence_id of the view.
 
     Out: tag, persistence_id; of the rows up to the scope's `until` whose time can be read their number `rows`, the `first`
-    and `last` sequence_nr, the `low` and `high` difference between sequence_nr and number; the highest `number` of all
-    rows, and of those before `before` (ticks; `covered`).
+    and `last` sequence_nr, the `low` and `high` difference between sequence_nr and number, and whether these leave it open that
+    their numbers are right (`is_open`; see numbers.unproven); the highest `number` of all rows, and of those before `before`
+    (ticks; `covered`).
     """
     is_judged = (F.col("ticks") <= scope.until) & ~F.col("broken")
     sequence_nr, offset = F.col("sequence_nr"), F.col("sequence_nr") - F.col("number")
-    return view.groupBy(*KEY).agg(
+    sums = view.groupBy(*KEY).agg(
         F.count_if(is_judged).alias("rows"),
         F.min(F.when(is_judged, sequence_nr)).alias("first"),
         F.max(F.when(is_judged, sequence_nr)).alias("last"),
@@ -112,6 +113,9 @@ def of_numbers(view: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.max("number").alias("number"),
         F.max(F.when(F.col("ticks") < before, F.col("number"))).alias("covered"),
     )
+    is_whole = F.col("rows") == F.col("last") - F.col("first") + 1
+    go_together = (F.col("low") == F.col("high")) & ((F.col("first") > 1) | (F.col("low") == 0))
+    return sums.withColumn("is_open", (F.col("rows") > 0) & ~(is_whole & go_together))
 
 
 def of_partitions(view: DataFrame, scope: Scope) -> DataFrame:
