@@ -12,7 +12,7 @@ from tagmill.domain.timeuuid import GREGORIAN_TICKS
 def number_by(column: str, numbers: Mapping[str, int] | Mapping[int, int]) -> Column:
     """Return the number (bigint) that belongs to a column's value; null if there is none.
 
-    The mapping is one literal: with a column for each key, py4j would ask the JVM some times a key.
+    The mapping is one literal: with columns for its keys, py4j would ask the JVM six times for each of them.
     """
     return F.from_json(F.lit(json.dumps(numbers)), "map<string,bigint>")[F.col(column).cast("string")]
 
