@@ -172,9 +172,8 @@ def both_replications(spark: Any) -> Iterator[None]:
     """Replicate each small piece of a module with Spark, too, and compare."""
     from tests.support.few_records import compared
 
-    with compared(spark) as alike:
+    with compared(spark):
         yield
-    assert {"staged", "folded", "write_events", "write_entries"} <= set(alike)
 
 
 @pytest.fixture

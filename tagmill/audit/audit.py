@@ -27,7 +27,6 @@ from tagmill.ledger.audits import AuditRow, Audits, AuditState
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.view_builds import Builds
-from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.workspace import Workspace, open_workspace, silent
@@ -141,7 +140,6 @@ class _Audit:
         self.full = full
         self.untagged = 0
         self.audits = workspace.store(Audits)
-        self.views = workspace.journal_store(JournalViews)
         check_journal(workspace.cassandra, workspace.settings, workspace.name)
         self.journal = JournalSchema.load_checked(workspace.cassandra, self.pipeline.journal)
 
@@ -366,10 +364,7 @@ class _Audit:
         log = CleanupLog(
             self.ledger.cassandra, self.ledger_keyspace, self.journal.keyspace, self.pipeline.view
         )
-        views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
-        return staging.stage_cleaned(
-            self.spark, log, self.journal.keyspace, views, scope, self._url("cleaned")
-        )
+        return staging.stage_cleaned(self.spark, log, scope, self._url("cleaned"))
 
     def _judged(self, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from pyspark.sql import functions as F
@@ -429,7 +424,7 @@ class _Audit:
             )
         in_doubt = [by_rows.select("persistence_id")] if found else []
         if not self._has_same_events():
-            in_doubt.append(numbers.unproven(totals.numbers, numbers.in_journal(events, scope)))
+            in_doubt.append(numbers.unproven(totals.numbers, numbers.tagged_events(events, scope)))
         elif self._is_any("totals/numbers", "is_open"):
             in_doubt.append(totals.numbers.where("is_open").select("persistence_id"))
         lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)

@@ -74,7 +74,7 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
     )
 
 
-def in_journal(journal: DataFrame, scope: Scope) -> DataFrame:
+def tagged_events(journal: DataFrame, scope: Scope) -> DataFrame:
     """Return what the journal has of each tag and persistence_id: tag, persistence_id, `rows`, and the `first` and `last` sequence_nr."""
     events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(
         ID, "sequence_nr", F.explode("tags").alias("tag")
@@ -89,7 +89,7 @@ def in_journal(journal: DataFrame, scope: Scope) -> DataFrame:
 def unproven(in_view: DataFrame, in_journal: DataFrame) -> DataFrame:
     """Return the persistence ids whose numbers totals don't prove.
 
-    In: `in_view` of totals.of_numbers; `in_journal` as that function returns it. Out: persistence_id.
+    In: `in_view` of totals.of_numbers; `in_journal` of tagged_events. Out: persistence_id.
 
     The numbers of a tag are proven if
     - the view has as many rows as the journal, from the same first to the same last sequence_nr,

@@ -2,7 +2,7 @@
 audit's folder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tagmill.audit import row_hashes
 from tagmill.cassandra.client import Cassandra
-from tagmill.domain.time_buckets import BucketSize, View
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
@@ -191,15 +191,13 @@ def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url:
     return materialize(rows.select("tag", ID, "number", "sequence_nr", length.alias("missing")), url)
 
 
-def stage_cleaned(
-    spark: SparkSession, log: CleanupLog, journal: str, views: Sequence[View], scope: Scope, url: str
-) -> CleanedOf:
-    """Write the buckets that cleanups have taken or are working on, of all `views` that the journal had; read
+def stage_cleaned(spark: SparkSession, log: CleanupLog, scope: Scope, url: str) -> CleanedOf:
+    """Write the buckets that cleanups have taken or are working on, of all views that the journal had; read
     them back. Nothing is written if there are none.
 
     See frames.cleaned.
     """
-    of_sizes = cleaned(log.cassandra, spark, journal, views).items()
+    of_sizes = cleaned(spark, log).items()
     if not log.any_of(scope.tags):
         return {size: starts.where("false") for size, starts in of_sizes}
     return {

@@ -245,7 +245,7 @@ class ClickHouse(Borrower[_Connection]):
         found: set[UUID] = set()
         for part in _id_chunks(map(str, wanted)):
             rows = self.rows(
-                f"SELECT `batch_id` FROM {identifiers.sql(table)} WHERE `batch_id` IN %(ids)s GROUP BY `batch_id`",
+                f"SELECT DISTINCT `batch_id` FROM {identifiers.sql(table)} WHERE `batch_id` IN %(ids)s",
                 {"ids": tuple(part)},
             )
             found.update(UUID(str(batch_id)) for (batch_id,) in rows)

@@ -2,7 +2,7 @@
 version of the plugin.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain.journal_tables import OLD_TAGS, JournalTables, tag_columns
-from tagmill.domain.time_buckets import BucketSize, View
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.errors import ConfigurationError
+from tagmill.ledger.cleanups import CleanupLog
 from tagmill.spark.cassandra_table import CassandraTable
 
 ID = "persistence_id"
@@ -270,18 +271,18 @@ def no_progress() -> Column:
     return F.from_json(F.lit("[]"), PROGRESS)
 
 
-def cleaned(cassandra: Cassandra, spark: SparkSession, journal: str, views: Sequence[View]) -> CleanedOf:
-    """Return by bucket size the partitions that cleanups deleted, or are deleting, in all `views` that a
+def cleaned(spark: SparkSession, log: CleanupLog) -> CleanedOf:
+    """Return by bucket size the partitions that cleanups deleted, or are deleting, in all views that a
     journal had.
 
     Out, per size: tag, start (a timebucket).
     """
-    there = CassandraTable.of_ledger(cassandra, "cleaned_buckets").rows(
+    there = CassandraTable.of_ledger(log.cassandra, "cleaned_buckets").rows(
         spark, "journal", "tag", start="timebucket"
     )
-    keys: dict[BucketSize, list[str]] = {}
-    for view in views:
-        keys.setdefault(view.size, []).append(view.key(journal))
+    keys: dict[BucketSize, list[str]] = {log.view.size: [log.journal]}
+    for key, size in log.earlier.items():
+        keys.setdefault(size, []).append(key)
     return {
         size: there.where(F.col("journal").isin(named)).select("tag", "start").distinct()
         for size, named in keys.items()

@@ -152,7 +152,6 @@ class _Rebuilder(SelectionAttempt):
 
         from tagmill.journal import frames
         from tagmill.ledger.cleanups import CleanupLog
-        from tagmill.ledger.view_tables import JournalViews
         from tagmill.runs.parquet_files import BY_SPARK
         from tagmill.views import diff
         from tagmill.views.model import VIEW_KEY, Difference
@@ -165,8 +164,7 @@ class _Rebuilder(SelectionAttempt):
             # is needed.
             added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
             return _Changes(added, "rows", None, *all_added(sums))
-        had = [view, *workspace.journal_store(JournalViews).earlier(view)]
-        cleaned_of = frames.cleaned(workspace.cassandra, self.spark, self.journal.keyspace, had)
+        cleaned_of = frames.cleaned(self.spark, log)
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
         compared = materialize(

@@ -25,7 +25,7 @@ from tests.support.auditing import audited, findings, judged, load_together
 from tests.support.building import built
 from tests.support.delivery import OWNER, deliver, finish, only
 from tests.support.errors import raises
-from tests.support.events import event, offset
+from tests.support.events import event, events, offset, this_hour
 from tests.support.stack import own_keyspaces
 
 # The plugin's own reading does not notice four of these: gap-first, gap-whole-pid, late-previous-bucket and
@@ -385,13 +385,8 @@ def test_audit_during_writes_finds_nothing(module_journal, settings, spark):
 @pytest.mark.parametrize("hidden", [0, 2], ids=["from the first", "behind start_from"])
 def test_numbers_wrong_in_all_stores_are_found(journal: Any, settings: Any, spark: Any, hidden: int) -> None:
     """Deliver a view whose numbers begin at another than the plugin gives: all sums agree, and the audit names each row."""
-    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
-    made = journal()
-    rows = [
-        event(name, number, begin + timedelta(seconds=number), sequence_nr=number)
-        for name in "ab"
-        for number in range(1, 7)
-    ]
+    begin, made = this_hour() - timedelta(hours=2), journal()
+    rows = [row for name in "ab" for row in events(name, range(1, 7), begin)]
     made.messages(rows)
     shift = -hidden or 1  # as if the first events had no tag, or one too high
     for row in rows:

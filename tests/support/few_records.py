@@ -21,15 +21,16 @@ Rows = list[dict[str, Any]]
 
 
 @contextmanager
-def compared(spark: Any) -> Iterator[list[str]]:
-    """Compare both ways for each small piece in the block, also where one goes on with what the other staged; yield
-    the names of what was compared and had rows.
+def compared(spark: Any) -> Iterator[None]:
+    """Compare both ways for each small piece in the block, also where one goes on with what the other staged; at its end
+    each way of staging, folding and writing was compared and had rows.
     """
     ways = Ways(spark)
     writes = {name: ways.writing(name) for name in ("write_delete_to", "write_events", "write_entries")}
     doubled = {"stage": ways.staging(), "fold": ways.folding(), "differing": ways.differing(), **writes}
     with patch.multiple(FewRecords, **doubled):
-        yield ways.alike
+        yield
+    assert {"staged", "folded", "write_events", "write_entries"} <= set(ways.alike)
 
 
 class Ways:

@@ -159,7 +159,7 @@ def wrong(spark: SparkSession) -> dict[str, list[tuple[int, int, int]]]:
         [row for id_, case in NUMBERED.items() for row in view(id_, case[2])], VIEW
     )
     deleted = spark.createDataFrame([(id_, case[1]) for id_, case in NUMBERED.items() if case[1]], DELETED)
-    ids = numbers.unproven(totals.of_numbers(in_view, SCOPE), numbers.in_journal(journal, SCOPE))
+    ids = numbers.unproven(totals.of_numbers(in_view, SCOPE), numbers.tagged_events(journal, SCOPE))
     assert "all tagged" not in {line["persistence_id"] for line in ids.collect()}
     lines = [
         ("t", "starts behind what is gone", 9, 3),
