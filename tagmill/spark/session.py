@@ -19,6 +19,8 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 from tagmill.runs import trace_log
@@ -55,6 +57,8 @@ FEW_ROWS = {
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 # Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
+# Environment variable by which pyspark tells a JVM that it starts where to write its port.
+PORT_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 # The newest Python that a major version of PySpark supports; those after 3.11 lack the module distutils.
 NEWEST_PYTHON = {3: (3, 11), 4: (3, 13)}
 # Module that executors' Python runs to fork its workers.
@@ -182,7 +186,8 @@ def session(
     for key, value in conf.items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
-    spark = _started(builder, log)
+    with _without_leftover():
+        spark = _started(builder, log)
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
@@ -242,6 +247,26 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
     if log is not None:  # the handler would print how the connection of an ended JVM broke
         setattr(spark.sparkContext._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
     return spark
+
+
+@contextmanager
+def _without_leftover() -> Iterator[None]:
+    """End a JVM whose start is interrupted: pyspark takes away the folder in which the JVM would say its port, so the
+    JVM fails and yet waits for connections, for ever.
+    """
+    from pyspark import SparkContext
+
+    try:
+        yield
+    except BaseException as error:
+        if SparkContext._gateway is None:
+            for child in psutil.Process().children():
+                with suppress(psutil.Error):
+                    if PORT_FILE in child.environ():
+                        child.kill()
+        elif errors.was_interrupted(error):
+            _end_jvm()
+        raise
 
 
 class _Kept:

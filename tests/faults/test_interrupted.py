@@ -30,7 +30,7 @@ def test_delivery_interrupted_one_line_then_quiet(
     """Interrupt a delivery by Ctrl-C, which Spark's workers receive too, and by SIGTERM; the next one
     delivers each row once.
     """
-    one = delivery()
+    one = delivery(small_run_rows=0)
     for number, code, group in ((signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)):
         ended = one.deliver(at="seal.begun").interrupt(number, group=group)
         assert (ended.code, ended.out, ended.err) == (code, "", LINE)
@@ -46,7 +46,7 @@ def test_delivery_interrupted_one_line_then_quiet(
 @pytest.mark.parametrize("after", [0.1, 1, 2])
 def test_build_interrupted_one_line_then_whole(after: float, delivery: Callable[..., Any]) -> None:
     """Interrupt a build twice, some seconds behind an instant; the next build writes the plugin's rows."""
-    one = delivery("orders", WITHOUT_VIEWS, views="tagmill")
+    one = delivery("orders", WITHOUT_VIEWS, views="tagmill", small_run_rows=0)
     for instant in ("build.begun", "build.after_commit"):
         ended = one.start("views", "build", at=instant).interrupt(signal.SIGINT, after, group=True)
         assert (ended.code, ended.err) in ((130, LINE), (0, "")), ended

@@ -172,6 +172,9 @@ def test_replicate_broker_restarts_is_waited_for(replicated: Any, kafka: Any) ->
     first_poll(topic)
     replicated.here()
     second_poll(topic)
+    # A restart takes some ten seconds, as long as a test's request_timeout_seconds.
+    patient = journal.file.read_text().replace("request_timeout_seconds = 10", "request_timeout_seconds = 60")
+    journal.file.write_text(patient)
     command = replicated(at="replicate.planned")
     kafka.kill()
     command.pause_file.unlink()
