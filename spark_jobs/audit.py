@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from tagmill.audit.audit import audit, raise_unless_it_agrees, told
-from tagmill.audit.repair import audit_and_repair
+from tagmill.audit.model import AuditReport
+from tagmill.audit.repair import KEPT, run_repair
 from tagmill.config.settings import Settings
 from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
@@ -29,31 +30,14 @@ def main(argv: Sequence[str]) -> int:
     with job_report("audit", args) as report:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill audit {args.pipeline}", few_rows=args.few_rows) as spark:
-            tell = partial(print, flush=True)
-            made = audit(
-                settings,
-                args.pipeline,
-                owner=args.owner,
-                spark=spark,
-                tags=args.tag,
-                full=args.full,
-                tell=tell,
-            )
+            how = {"owner": args.owner, "spark": spark, "full": args.full, "tell": partial(print, flush=True)}
+            made: AuditReport
             if args.repair:
-                made, repairs = audit_and_repair(
-                    settings,
-                    args.pipeline,
-                    spark=spark,
-                    owner=args.owner,
-                    who=args.owner,
-                    why=args.repair,
-                    tell=tell,
-                    first=made,
-                )
-                for done in repairs:
-                    print(done.message, flush=True)
+                made = run_repair(settings, args.pipeline, who=args.owner, why=args.repair, **how)
+            else:
+                made = audit(settings, args.pipeline, tags=args.tag, **how)
         report.result = told(made)
-        raise_unless_it_agrees(made)
+        raise_unless_it_agrees(made, *([KEPT] if args.repair else []))
     return report.exit_code
 
 

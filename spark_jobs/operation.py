@@ -9,7 +9,7 @@ from typing import Any
 
 from tagmill.config.settings import Settings
 from tagmill.operations.catalogue import BY_NAME
-from tagmill.operations.model import Work
+from tagmill.operations.model import Operation, Work
 from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import session_when_asked
 
@@ -38,18 +38,23 @@ def main(argv: Sequence[str]) -> int:
             by, tell = (args.owner, args.owner), partial(print, flush=True)
             assert operation.run is not None
             done = operation.run(Work(settings, args.pipeline, *by, args.dry_run, tell, spark), parameters)
-        lines, report.result = _reported(done)
+        lines, report.result = _reported(operation, done)
         for line in lines:
             print(line, flush=True)
+        if operation.require and not args.dry_run:
+            operation.require(done)
     return report.exit_code
 
 
-def _reported(done: Any) -> tuple[list[str], dict[str, Any]]:
+def _reported(operation: Operation[Any], done: Any) -> tuple[list[str], dict[str, Any]]:
     """Return the lines for the log, and the result for the report, of what an operation returns."""
     if isinstance(done, dict):
         return done.get("lines", []), done
     lines = [line.model_dump_json() for line in getattr(done, "lines", ())]
-    return lines, {**done.model_dump(mode="json"), "message": done.message}
+    return lines, operation.told(done) if operation.told else {
+        **done.model_dump(mode="json"),
+        "message": done.message,
+    }
 
 
 if __name__ == "__main__":

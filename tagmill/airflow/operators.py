@@ -371,7 +371,7 @@ class OperationJob(JobOperator):
         """Set the job's arguments, its name and its stores from an operation and the run's params."""
         self.step = operation.step
         self.name = f"tagmill-{self.step}-{self.pipeline}"
-        self.stores = ("cassandra", "kafka") if operation.kafka else ("cassandra",)
+        self.stores = operation.stores
         self.arguments = job_arguments(operation, params)
         self._has_few_rows, self._needs_no_spark = operation.has_few_rows, operation.needs_no_spark
 
@@ -416,6 +416,11 @@ class AuditOperator(JobOperator):
         """Set what to audit, and the reason for a repair, from the run's params."""
         self.tags, self.full = list(params["tags"]), bool(params["full"])
         self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
+        if self.why:
+            self.log.warning(
+                "the next version has no param repair: trigger maintenance_%s, operation repair",
+                self.pipeline,
+            )
 
     def job_arguments(self) -> Sequence[str]:
         """Return what to read, and the reason for a repair, or the tags."""

@@ -114,11 +114,11 @@ def message(report: AuditReport) -> str:
     )
 
 
-def raise_unless_it_agrees(report: AuditReport) -> None:
-    """Raise AuditDiffers if there is a finding."""
+def raise_unless_it_agrees(report: AuditReport, untouched: str = "Nothing was changed") -> None:
+    """Raise AuditDiffers if there is a finding; `untouched` is what its message says of the data."""
     if not report.agrees:
         raise AuditDiffers(
-            f"{message(report)}. Nothing was changed. See {report.docs}",
+            f"{message(report)}. {untouched}. See {report.docs}",
             report.docs,
             pipeline=report.pipeline,
         )

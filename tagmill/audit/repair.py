@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tagmill.audit import view_repair
 from tagmill.audit.audit import audit as run_audit
+from tagmill.audit.audit import message
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
@@ -46,6 +47,8 @@ ROWS_AT_ONCE = 5000
 NOTED_AT_ONCE = 500_000
 # Misplaced rows from which on the bucket size itself may be wrong.
 MIN_MISPLACED = 20
+# What is true of the data when a repair has left a finding.
+KEPT = "What is repaired stays"
 # Repairs of one command; the second is made only if the audit after the first shows a wrong batch.
 MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
@@ -96,6 +99,23 @@ class RepairReport(Document):
         )
 
 
+class Outcome(AuditReport):
+    """The last audit's report, and the repairs before it; in a dry run there was none."""
+
+    dry_run: bool
+    repairs: list[RepairReport]
+
+    @property
+    def lines(self) -> list[RepairReport]:
+        """The repairs, for the log of a job."""
+        return self.repairs
+
+    @property
+    def message(self) -> str:
+        """The outcome in one line; in a dry run, what a repair would begin, and the page of the findings."""
+        return f"{preview(self)}. See {self.docs}" if self.dry_run else message(self)
+
+
 def preview(report: AuditReport) -> str:
     """Return what a repair of an audit's findings would begin, in a sentence."""
     groups = dict(_BEGUN)
@@ -111,6 +131,42 @@ def preview(report: AuditReport) -> str:
         if clauses
         else f"pipeline {report.pipeline}: audit {report.audit} found nothing to repair"
     )
+
+
+def run_repair(
+    settings: Settings,
+    pipeline: str,
+    *,
+    spark: "SparkSession",
+    owner: str,
+    who: str,
+    why: str | None,
+    full: bool = False,
+    despite_views: bool = False,
+    tell: Tell | None = None,
+    first: AuditReport | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """Audit, and unless it is a dry run repair what is found and audit again.
+
+    `first`: as audit_and_repair takes it. `full`: as the first audit takes it. Raises what audit_and_repair does.
+    """
+    last = first or run_audit(settings, pipeline, owner=owner, spark=spark, full=full, tell=tell)
+    repairs = list[RepairReport]()
+    if not dry_run:
+        last, repairs = audit_and_repair(
+            settings,
+            pipeline,
+            spark=spark,
+            owner=owner,
+            who=who,
+            why=str(why),
+            tell=tell,
+            despite_views=despite_views,
+            first=last,
+        )
+    whole = {name: getattr(last, name) for name in AuditReport.model_fields}
+    return Outcome(**whole, dry_run=dry_run, repairs=repairs)
 
 
 @about_pipeline
@@ -251,9 +307,9 @@ class _Repair:
             else:
                 self.interventions.record(
                     workspace,
-                    f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}",
+                    f"repair of audit {self.audit}: {self.pipeline.view_table} of {self.pipeline.keyspace}",
                 )
-                with explained(workspace.cassandra.where, "What is repaired stays"):
+                with explained(workspace.cassandra.where, KEPT):
                     view_repair.stage(
                         self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair")
                     )

@@ -1,132 +1,162 @@
-"""`tagmill audit` and `tagmill audits`: compare journal, view, progress and ClickHouse."""
+"""`tagmill audit`, `tagmill audits` and `tagmill repair`: compare journal, view, progress and ClickHouse, and repair them."""
 
-import json
-from contextlib import ExitStack
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tagmill.cli import operations
 from tagmill.cli.shared import (
     AsJson,
-    DespiteViews,
     DryRun,
     MaybePipeline,
     Pipeline,
     Tags,
     Yes,
     confirm,
-    must_be_answerable,
+    err,
     one_line_errors,
     out,
-    person,
     settings,
     show,
     tag_view_pipelines,
     telling,
 )
+from tagmill.operations.audit import REPAIR, RepairParameters
+
+if TYPE_CHECKING:
+    from tagmill.audit.model import AuditReport
+    from tagmill.audit.repair import Outcome, RepairReport
 
 TAG_COLUMNS = ("tag", "journal", "deleted", "cleaned", "view", "pending", "clickhouse", "findings")
 BUCKET_COLUMNS = ("tag", "timebucket", "journal", "view", "clickhouse", "findings")
 FINDING_COLUMNS = ("kind", "tag", "persistence_id", "sequence_nr", "view_number", "expected_number", "detail")
 SHOWN_BUCKETS = 20
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")
+]
 
 
 @one_line_errors
 def audit(
     pipeline: Pipeline,
     tag: Tags = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")
-    ] = None,
+    report: ReportFile = None,
     full: Annotated[
         bool,
         typer.Option(
             "--full", help="Read again what an earlier audit has proven and what has not changed since."
         ),
     ] = False,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Repair the view, deliver what is missing or wrong, and audit again; shows the findings and "
-            "asks first.",
-        ),
-    ] = False,
-    why: Annotated[
-        str | None, typer.Option("--why", help="Reason, with --repair; the ledger records it.")
-    ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
     as_json: AsJson = False,
-    despite_views: DespiteViews = False,
+    repair: Annotated[bool, typer.Option("--repair", hidden=True)] = False,
+    why: Annotated[str | None, typer.Option("--why", hidden=True)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", hidden=True)] = False,
+    yes: Annotated[bool, typer.Option("--yes", hidden=True)] = False,
+    despite_views: Annotated[bool, typer.Option("--despite-views", hidden=True)] = False,
 ) -> None:
-    """Compare journal, tag views, progress and ClickHouse.
+    """Compare journal, tag views, progress and ClickHouse; change nothing.
 
-    Exit status: 0 only if all agree, else 3. Changes nothing, unless --repair is given without --dry-run.
+    Exit status: 0 only if all agree, else 3.
     """
     from tagmill.audit.audit import audit as run_audit
-    from tagmill.audit.audit import message
-    from tagmill.audit.repair import audit_and_repair, preview
     from tagmill.ledger.lease import this_process
     from tagmill.operations.work_size import few_events, little_to_audit
     from tagmill.spark.session import spark_session
 
+    if repair:
+        err.print("warning: the next version has no audit --repair; write: tagmill repair")
+        if tag:
+            raise typer.BadParameter("--repair is for all tags of the pipeline")
+        parameters = RepairParameters(why=why, full=full, despite_views=despite_views)
+        _repair(pipeline, parameters, report, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
     configured = settings()
     configured.pipeline(pipeline)
-    if repair and (tag or not (why or dry_run)):
-        raise typer.BadParameter("--repair needs --why or --dry-run, and is for all tags of the pipeline")
-    changes = repair and not dry_run
-    if changes:
-        must_be_answerable(yes)
-    owner, repairs = this_process(), list[Any]()
-    with ExitStack() as stack:
-        with telling(pipeline, "starting Spark") as tell:
-            is_small = few_events if full else little_to_audit
-            few, name = is_small(configured, pipeline), f"tagmill audit {pipeline}"
-            spark = stack.enter_context(spark_session(configured, name, few_rows=few))
-            made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, full=full, tell=tell)
-        if changes and not made.agrees:
-            if not yes and not as_json:
-                _show(made)
-                out.print(preview(made), markup=False)
-            confirm(f"Repair this in the view of {pipeline} and in ClickHouse?", yes)
-            with telling(pipeline, "repairing") as tell:
-                made, repairs = audit_and_repair(
-                    configured,
-                    pipeline,
-                    spark=spark,
-                    owner=owner,
-                    who=person(),
-                    why=str(why),
-                    tell=tell,
-                    despite_views=despite_views,
-                    first=made,
-                )
-    if report:
-        report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
-    if as_json:
-        repaired = {"repairs": [done.model_dump(mode="json") for done in repairs]} if changes else {}
-        print(json.dumps({**made.model_dump(mode="json"), **repaired}))
-    else:
-        for done in repairs:
-            out.print(done.message, markup=False)
-            _show_left(done)
-        _show(made)
-        if repair and dry_run:
-            out.print(preview(made), markup=False)
-        out.print(f"{message(made)}. See {made.docs}", markup=False)
+    is_small = few_events if full else little_to_audit
+    few, name = is_small(configured, pipeline), f"tagmill audit {pipeline}"
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, name, few_rows=few) as spark:
+        made = run_audit(
+            configured, pipeline, owner=this_process(), spark=spark, tags=tag, full=full, tell=tell
+        )
+    _write(report, made)
+    print(made.model_dump_json()) if as_json else _show(made)
     if not made.agrees:
         raise typer.Exit(3)
 
 
-def _show_left(done: Any) -> None:
+@operations.command
+def repair(
+    pipeline: Pipeline,
+    parameters: RepairParameters,
+    report: ReportFile = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Audit, repair the view and ClickHouse, and audit again.
+
+    Shows the findings and what a repair would begin, and asks. Exit status: 0 only if all agree in the end, else 3.
+    Safe to stop and to start again at any moment.
+    """
+    _repair(pipeline, parameters, report, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _repair(
+    pipeline: str,
+    parameters: RepairParameters,
+    report: Path | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    shown: Outcome | None = None
+
+    def display(done: Outcome) -> None:
+        nonlocal shown
+        shown = done
+        _show_outcome(done)
+
+    def ask(question: str, yes: bool) -> None:
+        if shown is None or not shown.agrees:
+            confirm(question, yes)
+
+    question = f"Repair this in the view of {pipeline} and in ClickHouse?"
+    how = {"dry_run": dry_run, "yes": yes, "as_json": as_json}
+    done = operations.run(REPAIR, pipeline, parameters, question, display, ask=ask, **how)
+    _write(report, done)
+    if not done.agrees:
+        raise typer.Exit(3)
+
+
+def _write(file: Path | None, report: AuditReport) -> None:
+    if file:
+        file.write_text(report.model_dump_json(indent=1), encoding="utf-8")
+
+
+def _show_outcome(done: Outcome) -> None:
+    from tagmill.audit.repair import preview
+
+    for repaired in done.repairs:
+        out.print(repaired.message, markup=False)
+        _show_left(repaired)
+    _show(done)
+    if done.dry_run:
+        out.print(preview(done), markup=False)
+
+
+def _show_left(done: RepairReport) -> None:
     if done.left:
         rows = [{**line.model_dump(), "kind": line.kind.value} for line in done.left]
         show(rows, ("kind", "count", "why", "example"), as_json=False, title="Left as it is:")
 
 
-def _show(made: Any) -> None:
+def _show(made: AuditReport) -> None:
+    from tagmill.audit.audit import message
+
     show([_line(line) for line in made.tags], TAG_COLUMNS, as_json=False)
     for warning in made.warnings:
         out.print(f"warning: {warning}", markup=False)
@@ -141,6 +171,7 @@ def _show(made: Any) -> None:
     if made.named:
         rows = [{**named.model_dump(), "kind": named.kind.value} for named in made.named]
         show(rows, FINDING_COLUMNS, as_json=False, title="The first findings of each kind:")
+    out.print(f"{message(made)}. See {made.docs}", markup=False)
 
 
 def _line(line: Any) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def run(
     yes: bool,
     as_json: bool,
     ask: Callable[[str, bool], None] = confirm,
-) -> None:
-    """Run an operation: show on a terminal what it would change, ask, do it, and show what it did.
+) -> Any:
+    """Run an operation: show on a terminal what it would change, ask, do it, show what it did, and return that.
 
     `display` shows a report; with `as_json` it is printed as one JSON document. `question` and `ask` are as
     show_and_ask takes them.
@@ -122,6 +122,7 @@ def run(
     with working(operation, pipeline, parameters) as work:
         done = show_and_ask(question, work, display, dry_run=dry_run, yes=yes, shown=not as_json, ask=ask)
     print(done.model_dump_json()) if as_json else display(done)
+    return done
 
 
 @contextmanager
@@ -142,11 +143,16 @@ def working(operation: Operation[P], pipeline: str, parameters: P) -> Iterator[C
     name = f"tagmill {operation.name} {pipeline}"
     few = partial(operation.has_few_rows, configured, pipeline)
     with session_when_asked(configured, name, has_few_rows=few) as spark:
+        shown: Any = None
 
         def work(dry_run: bool) -> Any:
+            nonlocal shown
             assert operation.run is not None
             with telling(pipeline, operation.name) as tell:
                 by = (this_process(), person())
-                return operation.run(Work(configured, pipeline, *by, dry_run, tell, spark), parameters)
+                this = Work(configured, pipeline, *by, dry_run, tell, spark, shown)
+                done = operation.run(this, parameters)
+            shown = done if dry_run else None
+            return done
 
         yield work

@@ -54,7 +54,8 @@ def _text(command: Any) -> str:
 
 def _parameters(command: Any, path: str) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and one.name not in OMITTED]
+    named = (one for one in command.params if one.param_type_name == "option" and not one.hidden)
+    options = [one for one in named if one.name not in OMITTED]
     required = " ".join(f"{_name(one)} {_value(one)}" for one in options if one.required)
     usage = [path, *([required] if required else []), *(one.metavar or one.name.upper() for one in arguments)]
     if getattr(command, "commands", None):

@@ -345,7 +345,7 @@ class PipelineSettings(Section):
     repair_rows_per_second: float = Field(
         2000,
         gt=0,
-        description="Rows per second that `audit --repair` writes to tag_views.",
+        description="Rows per second that `tagmill repair` writes to tag_views.",
         examples=[2000],
     )
     repair_view: bool = Field(

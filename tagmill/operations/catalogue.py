@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tagmill.operations import deletion, kafka_journal, topics, views
+from tagmill.operations import audit, deletion, kafka_journal, topics, views
 from tagmill.operations.model import Kind, Operation
 
 # The first of a kind is what a form opens with: it changes the least.
@@ -14,6 +14,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     views.PIDS,
     views.MIGRATE,
     views.REBUCKET,
+    audit.REPAIR,
     deletion.CLEAN,
     deletion.ERASE,
     topics.EXPIRE,

@@ -89,6 +89,7 @@ class Work:
         dry_run: whether to look only.
         tell: shows what is being done.
         spark: returns the Spark session, which begins with the first call.
+        shown: what the dry run before it returned, in the same process; None if there was none.
     """
 
     settings: Settings
@@ -98,6 +99,7 @@ class Work:
     dry_run: bool
     tell: Callable[[str], None]
     spark: Callable[[], SparkSession]
+    shown: Any = None
 
     def do(self, function: Callable[..., R], **more: Any) -> R:
         """Call a function of the library with what all of them take, and with `more`."""
@@ -117,7 +119,9 @@ class Operation(Generic[P]):
         step: its name in reports of jobs; empty if it has none.
         run: does it, and returns the report; None if Airflow does it in the worker's own process.
         changes: False if it only reads, so that there is nothing to approve.
-        kafka: whether it logs in to Kafka, too.
+        stores: that its job logs in to.
+        told: returns what a job's report says of what `run` returned, if not all of it.
+        require: raises the error of what `run` returned if the operation did not do what it is for.
         has_few_rows: returns whether it has so little to read that its session suits that.
         needs_no_spark: returns whether it is likely to need no session at all.
     """
@@ -129,6 +133,8 @@ class Operation(Generic[P]):
     step: str = ""
     run: Callable[[Work, P], Any] | None = None
     changes: bool = True
-    kafka: bool = False
+    stores: tuple[str, ...] = ("cassandra",)
+    told: Callable[[Any], dict[str, Any]] | None = None
+    require: Callable[[Any], None] | None = None
     has_few_rows: HasFewRows = few_events
     needs_no_spark: HasFewRows = never

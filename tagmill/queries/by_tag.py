@@ -102,7 +102,7 @@ def refuse_gaps(keys: DataFrame, of: str, pipeline: str) -> int:
         judged.withColumnRenamed(NUMBER, "number"),
         NUMBER,
         of,
-        f"to repair the view: tagmill audit --repair --pipeline {pipeline}",
+        f"to repair the view: tagmill repair --pipeline {pipeline}",
     )
 
 

@@ -186,6 +186,8 @@ def test_unfit_fields_fail_with_one_line(run, params, message):
             {"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap", "dry_run": False},
             {"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap"},
         ),
+        ("repair", {"why": ""}, {}),
+        ("repair", {"why": "seen", "full": True, "dry_run": False}, {"why": "seen", "full": True}),
         ("views rebucket", {"bucket_size": "Hour"}, {"bucket_size": "Hour"}),
         (
             "views rebucket",
@@ -216,7 +218,8 @@ def test_params_become_arguments_of_job(dags, operation, params, parameters):
     assert dry_run == ([] if params.get("dry_run") is False else ["--dry-run"])
     assert declared.parameters.of(json.loads(given)) == declared.parameters.of(parameters)
     assert (task.application.rpartition("/")[2], task.step) == ("operation.py", declared.step)
-    assert task.stores == (("cassandra", "kafka") if declared.kafka else ("cassandra",))
+    others = {"repair": ("clickhouse",), "dedup": (), "kafka-journal": ("kafka",), "views": ()}
+    assert task.stores == ("cassandra", *others[operation.partition(" ")[0]])
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_audit_killed_then_repeated_reports_correctly(delivery: Callable[..., De
 
 @pytest.mark.timeout(900)
 def test_repair_crashed_then_repeated_restores_all(delivery: Callable[..., Delivery]) -> None:
-    """Crash an `audit --repair` and the next one; the third restores view and ClickHouse."""
+    """Crash a repair and the next one; the third restores view and ClickHouse."""
     repaired = delivery("partition-boundary", lease_seconds=5)
     repaired.finish()
     delivered, view = clickhouse_rows(repaired.settings, repaired.table), repaired.view()
@@ -52,7 +52,7 @@ def test_repair_crashed_then_repeated_restores_all(delivery: Callable[..., Deliv
     key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
     where = " AND ".join(f"{name} = %s" for name in key)
     session.execute(f"DELETE FROM {table} WHERE {where}", [getattr(row, name) for name in key])
-    repair = ("audit", "--repair", "--why", "seen in a test", "--yes", "--json")
+    repair = ("repair", "--why", "seen in a test", "--yes", "--json")
     repaired.crash(*repair, at="repair.rows_written")
     repaired.crash(*repair, at="repair.resent")
     ended = repaired.here(*repair)

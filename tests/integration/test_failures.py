@@ -40,7 +40,7 @@ OF_VIEWS = {
     "views migrate": ("--offline", "--yes"),
     "views rebucket": ("--to", "Minute", "--yes"),
     "audit": (),
-    "audit --repair": ("--why", "test", "--yes"),
+    "repair": ("--why", "test", "--yes"),
     "events": ("--tag", "tag-0"),
 }
 OFFLINE = ("--parameters", '{"offline": true}')
@@ -54,6 +54,7 @@ SCRIPTS = {
     "views rebucket": ("--parameters", '{"bucket_size": "Minute"}'),
     "audit": (),
     "audit repair": ("--repair", "test"),
+    "repair": ("--parameters", '{"why": "test"}'),
 }
 # Words of the error line and exit status by what comes out of a Spark call. Unit tests cover every text.
 CLASSES = {

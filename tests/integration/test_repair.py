@@ -2,6 +2,7 @@
 audit agrees.
 """
 
+import json
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -218,19 +219,28 @@ def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
     would = (
         "would repair in the view 1 missing_in_view, deliver 8 missing_in_clickhouse. It looks at each row"
     )
-    audit = ("audit", "--repair", "--pipeline", pipeline.name)
-    file = pipeline.pages.file(pipeline.name)
-    code, said, _ = tagmill(file, *audit, "--dry-run")
-    assert code == 3 and would in said
-    code, said, _ = tagmill(file, *audit, "--why", "seen in a test", answer="n")
+    file, why = pipeline.pages.file(pipeline.name), ("--why", "seen in a test")
+
+    def run(*command, answer=None):
+        return tagmill(file, *command, "--pipeline", pipeline.name, answer=answer)
+
+    code, said, warned = run("audit", "--repair", "--dry-run")
+    assert code == 3 and would in said and "write: tagmill repair" in warned
+    code, said, _ = run("repair", *why, answer="n")
     assert code == 2 and would in said
-    code, said, wrong = tagmill(file, *audit, "--why", "seen in a test")
+    code, said, wrong = run("repair", *why)
     assert code == 2 and said == "" and "give --yes" in wrong
+    code, said, wrong = run("repair", "--yes")
+    assert code == 2 and said == "" and "why is empty; say why" in wrong
     assert pipeline.journal.rows() == before and pipeline.rows() == sealed
-    code, said, _ = tagmill(file, *audit, "--why", "seen in a test", answer="y")
+    audits = len(json.loads(run("audits", "--json")[1]))
+    code, said, _ = run("repair", *why, answer="y")
     assert code == 0 and would in said and "1 findings repaired in the view, 1 batches sent again" in said
     assert in_order(pipeline.journal.rows()) == in_order(records)
     assert content(pipeline.rows()) == content(map(as_row, records))
+    assert len(json.loads(run("audits", "--json")[1])) == audits + 2  # what is shown is what is repaired
+    code, said, _ = run("repair", *why, answer="")
+    assert code == 0 and "found nothing to repair" in said
 
 
 @pytest.mark.long
@@ -323,7 +333,7 @@ def test_repair_undelivered_events_are_delivered_late(repaired):
     assert pipeline.rows() == sorted([*map(as_row, small()), *(as_row(record, late=1) for record in lost)])
     assert pipeline.progress("u", "d").missing == ()
     with Ledger(pipeline.settings.cassandra) as ledger:
-        assert {"audit --repair: progress of what was not delivered"} == {
+        assert {"repair: progress of what was not delivered"} == {
             row.what for row in ledger.interventions(pipeline.name)
         }
 

@@ -9,7 +9,7 @@ import pytest
 from tests.standalone.test_airflow import in_clickhouse, in_view
 from tests.support.standalone import DAG
 
-AUDIT, CLEANUP = "audit_orders", "cleanup_orders"
+AUDIT, CLEANUP, MAINTENANCE = "audit_orders", "cleanup_orders", "maintenance_orders"
 
 
 @pytest.mark.long
@@ -36,8 +36,13 @@ def test_audit_lost_batch_fails_until_repair(stack, delivered):
     assert "/tagmill/docs/orders/audit-" in error
     assert "does not agree" in delivered.page("/tagmill/", login=True)[1]
 
-    run = delivered.api.trigger(AUDIT, {"repair": True})
-    delivered.succeed(AUDIT, run)
+    assert in_clickhouse(stack) != before
+    delivered.api.pause(MAINTENANCE, False)
+    run = delivered.api.trigger(MAINTENANCE, {"operation": "repair", "why": "a test", "dry_run": False})
+    asked = delivered.answer(MAINTENANCE, run, "Approve")
+    assert asked["subject"] == "repair of orders"
+    assert f"deliver {lost} missing_in_clickhouse" in asked["body"], asked["body"]
+    delivered.succeed(MAINTENANCE, run)
     assert in_clickhouse(stack) == before == in_view(stack, delivered.keyspace)
     assert "does not agree" not in delivered.page("/tagmill/", login=True)[1]
 

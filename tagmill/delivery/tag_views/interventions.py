@@ -207,7 +207,7 @@ class Interventions(OperatorAction):
             views = self._require_no_views(
                 f"events of pipeline {self.name} that ClickHouse lacks are not sent again"
             )
-            what = f"audit --repair: progress of what was not delivered{views}"
+            what = f"repair: progress of what was not delivered{views}"
             plan = self._withdrawal(workspace, [], chain([first], lost), what)
             return withdraw.count(self.files, plan)
 
@@ -315,7 +315,7 @@ class Interventions(OperatorAction):
                 f"({self.pipeline.retention_days}): its sealed "
                 "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal "
                 "has its events: "
-                f"tagmill audit --pipeline {self.name} --repair",
+                f"tagmill repair --pipeline {self.name}",
                 pipeline=self.name,
                 run=run,
                 batch=batch_id,

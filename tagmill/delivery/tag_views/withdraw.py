@@ -314,7 +314,7 @@ class ViewPlaces:
             f"{self.what} has the event {event.sequence_nr} of {event.persistence_id!r}, tag "
             f"{event.tag!r}, which the view "
             "has no longer: it could not be delivered again. Nothing was withdrawn; repair the view first "
-            "(tagmill audit --repair)"
+            "(tagmill repair)"
         )
 
 

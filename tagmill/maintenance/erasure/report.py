@@ -72,8 +72,8 @@ def differs(pipeline: str, total: Total) -> str:
         "ClickHouse has other rows than it "
         f"should of {len(total.differing)} batches, the first {total.differing[0]}: they were changed "
         "before. "
-        f"Look: tagmill check --pipeline {pipeline}. Repair: tagmill audit --pipeline {pipeline} "
-        "--repair --why …"
+        f"Look: tagmill check --pipeline {pipeline}. Repair: tagmill repair --pipeline {pipeline} "
+        "--why …"
     )
 
 

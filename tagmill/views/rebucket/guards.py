@@ -108,7 +108,7 @@ def must_be_ours(strays: DataFrame, rows: TableDiff, begun_at: datetime, way_out
             f"{line['tag_pid_sequence_nr']}). Nothing was removed or "
             f"switched. Let the application write to {source} again, begin anew ({way_out}), and repair "
             "what is missing then "
-            "(tagmill audit --repair)"
+            "(tagmill repair)"
         )
 
 

@@ -44,9 +44,11 @@ def test_command_summary_is_one_short_line(path: str) -> None:
 
 @pytest.mark.parametrize("path", ALL)
 def test_same_options_have_same_words(path: str) -> None:
-    """Each option is explained, and one of many commands in the same words everywhere."""
+    """Each option is explained, and one of many commands in the same words everywhere; former ones are hidden."""
     for parameter in ALL[path].params:
-        if parameter.name in ("install_completion", "show_completion", "help"):
+        if parameter.name in ("install_completion", "show_completion", "help") or getattr(
+            parameter, "hidden", False
+        ):
             continue
         words = getattr(parameter, "help", None)
         assert words and words[0].isupper(), parameter.name

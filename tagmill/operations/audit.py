@@ -1,0 +1,82 @@
+"""Declare the operation that repairs what an audit finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from tagmill.errors import ConfigurationError
+from tagmill.operations.model import Operation, Parameters, Work
+
+if TYPE_CHECKING:
+    from tagmill.audit.repair import Outcome
+
+
+class RepairParameters(Parameters):
+    """The reason of a repair, and how far it goes."""
+
+    why: Annotated[str | None, Field(title="Why", description="Reason; the ledger records it.")] = None
+    full: Annotated[
+        bool,
+        Field(
+            title="Read everything",
+            description="Read again what an earlier audit has proven and what has not changed since.",
+        ),
+    ] = False
+    despite_views: Annotated[
+        bool,
+        Field(
+            title="Despite views",
+            description="Go on where materialized views depend on the destination; complete them by hand.",
+        ),
+    ] = False
+
+    def check(self, *, dry_run: bool) -> None:
+        """Raise ConfigurationError for a repair without a reason."""
+        if not dry_run and not (self.why or "").strip():
+            raise ConfigurationError("why is empty; say why, it is recorded. Nothing was changed")
+
+
+def _repair(work: Work, parameters: RepairParameters) -> Outcome:
+    from tagmill.audit.repair import run_repair
+
+    return run_repair(
+        work.settings,
+        work.pipeline,
+        spark=work.spark(),
+        owner=work.owner,
+        who=work.who,
+        why=parameters.why,
+        full=parameters.full,
+        despite_views=parameters.despite_views,
+        tell=work.tell,
+        first=work.shown,
+        dry_run=work.dry_run,
+    )
+
+
+def _told(done: Outcome) -> dict[str, Any]:
+    from tagmill.audit.audit import told
+
+    return {**told(done), "message": done.message}
+
+
+def _require_agreement(done: Outcome) -> None:
+    from tagmill.audit.audit import raise_unless_it_agrees
+    from tagmill.audit.repair import KEPT
+
+    raise_unless_it_agrees(done, KEPT)
+
+
+REPAIR = Operation(
+    "repair",
+    "tag_views",
+    "audits, repairs the view and ClickHouse, and audits again",
+    RepairParameters,
+    "repair",
+    _repair,
+    stores=("cassandra", "clickhouse"),
+    told=_told,
+    require=_require_agreement,
+)
