@@ -274,13 +274,13 @@ class _Audit:
         return None
 
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
-        from tagmill.audit import row_comparison, staging
+        from tagmill.audit import row_comparison
         from tagmill.audit.baseline_frames import Seen
         from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
 
         since = Since(self.spark, self.journal, self.files, self.folder, proven, self.tell)
-        progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
+        progress = self._progress(scope)
         self.tell(f"reading the journal behind what audit {proven.document.audit} has proven")
         for_good = deleted_for_good(self.ledger.cassandra, self.spark, self.journal.keyspace)
         events, deleted, places = since.stage_journal(scope, for_good)
@@ -358,6 +358,12 @@ class _Audit:
 
         return Totals.written(events, view, scope, baseline.border(scope), self._url("totals"))
 
+    def _progress(self, scope: Scope) -> DataFrame:
+        from tagmill.audit import staging
+
+        folder = f"{self.folder}/progress"
+        return staging.stage_progress(self.spark, self.ledger.cassandra, scope, self.files, folder)
+
     def _cleaned(self, scope: Scope) -> CleanedOf:
         from tagmill.audit import staging
 
@@ -373,7 +379,7 @@ class _Audit:
         from tagmill.audit.progress import progress_findings
         from tagmill.audit.report import Judged, event_facts
 
-        progress = staging.stage_progress(self.spark, self.ledger.cassandra, scope, self._url("progress"))
+        progress = self._progress(scope)
         self.tell("reading the journal")
         of_events = staging.EventStaging(self.journal, self.files, scope)
         events = staging.stage_table(of_events, self.spark, f"{self.folder}/journal")

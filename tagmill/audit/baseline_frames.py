@@ -12,7 +12,6 @@ from tagmill.audit.staging import ID
 from tagmill.audit.totals import Totals
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.runs.storage import RunFiles
-from tagmill.spark.materialize import materialize
 
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
 # partitions: of the view, with their newest write (microseconds). places: of the persistence ids, the first event and
@@ -71,8 +70,8 @@ def write(files: RunFiles, pipeline: str, document: Baseline, seen: Seen, recent
     folder = baseline.folder(pipeline, document.audit)
     files.remove_folder(folder)
     url = files.url(folder)
-    places = materialize(_places(seen), f"{url}/places")
-    if places.where("is_behind").take(1):
+    _places(seen).write.parquet(f"{url}/places")
+    if files.largest(f"{folder}/places", "is_behind"):
         files.remove_folder(folder)
         return
     for name, frame in _frames(seen, recent, document.before).items():

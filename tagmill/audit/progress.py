@@ -19,7 +19,7 @@ def progress_findings(
     """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls
     delivered events missing.
 
-    In: `progress` (staging.stage_progress), read before `clickhouse` (destination_reader.IDS) and after the watermarks;
+    In: `progress` (staging.PROGRESS), read before `clickhouse` (destination_reader.IDS) and after the watermarks;
     `in_view`, numbers of the view's rows (tag, persistence_id, number), the highest at least; `by_rows`, findings of
     single rows. Rows that ClickHouse lacks or has too often are findings of their own. Only what neither journal nor
     view have any longer is judged by the figures alone, and only if no row of ClickHouse `expires`.

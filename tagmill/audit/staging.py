@@ -2,14 +2,16 @@
 audit's folder.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tagmill.arrow import schema_of
 from tagmill.audit import row_hashes
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain.time_buckets import BucketSize
@@ -17,6 +19,7 @@ from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.frames import CleanedOf, JournalSchema, cleaned
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger.cleanups import CleanupLog
+from tagmill.ledger.progress import read_intervals
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import number_by
@@ -26,6 +29,8 @@ from tagmill.spark.task_files import Convert, Target
 ID = "persistence_id"
 # The write time of an event or of a row of the view, in microseconds.
 WRITTEN = "writetime(event)"
+# missing: how many lower numbers were never delivered.
+PROGRESS = schema_of("tag string, persistence_id string, number bigint, sequence_nr bigint, missing bigint")
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
 GONE = 2**62
 
@@ -167,28 +172,23 @@ def _least(deleted: DataFrame) -> DataFrame:
     return deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
 
 
-def stage_progress(spark: SparkSession, cassandra: Cassandra, scope: Scope, url: str) -> DataFrame:
-    """Write the ledger's progress and read it back.
+def stage_progress(
+    spark: SparkSession, cassandra: Cassandra, scope: Scope, files: RunFiles, folder: str
+) -> DataFrame:
+    """Write the ledger's progress to a folder, and read it back. Out: PROGRESS."""
+    table, target = CassandraTable.of_ledger(cassandra, "progress"), Target(files, folder, PROGRESS, ["tag"])
+    columns = ["pipeline", "tag", ID, "sequence_nr", "missing"]
+    convert = partial(_progress, pipeline=scope.pipeline, tags=scope.tags)
+    return target.frame(spark, table.write(spark, columns, target, convert, number="tag_pid_sequence_nr"))
 
-    Out: tag, persistence_id, number, sequence_nr, missing (the number of lower numbers that were never
-    delivered).
-    """
-    intervals = F.filter(F.split(F.coalesce("missing", F.lit("")), ","), lambda part: part != "")
-    length = F.aggregate(
-        intervals,
-        F.lit(0).cast("bigint"),
-        lambda total, part: (
-            total
-            + F.substring_index(part, "-", -1).cast("bigint")
-            - F.substring_index(part, "-", 1).cast("bigint")
-            + 1
-        ),
-    )
-    rows = CassandraTable.of_ledger(cassandra, "progress").rows(
-        spark, "pipeline", "tag", ID, "sequence_nr", "missing", number="tag_pid_sequence_nr"
-    )
-    rows = rows.where((F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags)))
-    return materialize(rows.select("tag", ID, "number", "sequence_nr", length.alias("missing")), url)
+
+def _progress(rows: pa.RecordBatch, pipeline: str, tags: Collection[str]) -> pa.RecordBatch:
+    is_of_pipeline = pc.equal(rows["pipeline"], pipeline)
+    rows = rows.filter(pc.and_(is_of_pipeline, pc.is_in(rows["tag"], pa.array(tags, pa.string()))))
+    intervals = map(read_intervals, rows["missing"].to_pylist())
+    missing = [sum(last - first + 1 for first, last in each) for each in intervals]
+    columns = [*(rows[name] for name in PROGRESS.names[:-1]), pa.array(missing, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, schema=PROGRESS)
 
 
 def stage_cleaned(spark: SparkSession, log: CleanupLog, scope: Scope, url: str) -> CleanedOf:
