@@ -1,8 +1,8 @@
 """DAG `audit_<pipeline>`: compare journal, tag views, progress and ClickHouse; it fails when they don't
 agree.
 
-It changes nothing and may run while deliveries run; the operation `repair` of the DAG `maintenance_<pipeline>`
-repairs. docs/audit.md has what it finds.
+It changes nothing, unless the param `repair` is set, and may run while deliveries run. The operation `repair` of
+the DAG `maintenance_<pipeline>` asks before it repairs. docs/audit.md has what it finds.
 """
 
 from pathlib import Path
@@ -35,8 +35,8 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
             "repair": Param(
                 False,
                 title="Repair",
-                description="the next version has no such param: it is the operation `repair` of the DAG "
-                f"maintenance_{pipeline}, which asks before it repairs",
+                description="repair what is found, at once and for all tags, and audit again; the next version "
+                f"has this only as operation `repair` of the DAG maintenance_{pipeline}, which asks first",
                 type="boolean",
             ),
         },

@@ -33,6 +33,9 @@ from tagmill.runs.privacy import UMASK, make_folder, private_file
 from tagmill.runs.temporary_folders import OwnFolder, own_folder
 from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
 
+# The stores that jobs log in to: most of them hold the ledger, or the clock, against ClickHouse.
+STORES: tuple[connections.StoreName, ...] = ("cassandra", "clickhouse")
+WITH_KAFKA: tuple[connections.StoreName, ...] = (*STORES, "kafka")
 # Settings of Spark that name the Python of a driver.
 PYTHON_KEYS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 
@@ -128,8 +131,7 @@ class JobOperator(SparkSubmitOperator):
 
     ui_color = "#d8e8f8"
     operator_extra_links = (ReportLink(),)
-    # The stores that the job logs in to.
-    stores: Sequence[connections.StoreName] = ("cassandra",)
+    stores = STORES
 
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
         self.step = Path(application).stem
@@ -338,7 +340,7 @@ class TopicSealOperator(SealOperator):
     the job notes them.
     """
 
-    stores = ("cassandra", "kafka")
+    stores = WITH_KAFKA
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the job in any state of the run: it seals the run, or finishes a sealed one."""
@@ -371,7 +373,7 @@ class OperationJob(JobOperator):
         """Set the job's arguments, its name and its stores from an operation and the run's params."""
         self.step = operation.step
         self.name = f"tagmill-{self.step}-{self.pipeline}"
-        self.stores = operation.stores
+        self.stores = WITH_KAFKA if operation.kafka else STORES
         self.arguments = job_arguments(operation, params)
         self._has_few_rows, self._needs_no_spark = operation.has_few_rows, operation.needs_no_spark
 
@@ -441,7 +443,7 @@ class DeliverOperator(JobOperator):
     """
 
     template_fields: Sequence[str] = ("planned",)
-    stores = ("cassandra", "clickhouse", "kafka")
+    stores = WITH_KAFKA
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
         super().__init__(pipeline="all", **kwargs)

@@ -76,7 +76,6 @@ REPAIR = Operation(
     RepairParameters,
     "repair",
     _repair,
-    stores=("cassandra", "clickhouse"),
     told=_told,
     require=_require_agreement,
 )

@@ -68,7 +68,7 @@ REPLICATE = Operation(
     ReplicateParameters,
     "replicate",
     _replicate,
-    stores=("cassandra", "kafka"),
+    kafka=True,
     has_few_rows=few_waiting_records,
     needs_no_spark=replicated_without_spark,
 )
@@ -79,6 +79,6 @@ PURGE = Operation(
     PurgeParameters,
     "purge_expired",
     _purge,
-    stores=("cassandra", "kafka"),
+    kafka=True,
     has_few_rows=few_replicated_records,
 )

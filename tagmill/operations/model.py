@@ -119,7 +119,7 @@ class Operation(Generic[P]):
         step: its name in reports of jobs; empty if it has none.
         run: does it, and returns the report; None if Airflow does it in the worker's own process.
         changes: False if it only reads, so that there is nothing to approve.
-        stores: that its job logs in to.
+        kafka: whether its job logs in to Kafka, besides Cassandra and ClickHouse.
         told: returns what a job's report says of what `run` returned, if not all of it.
         require: raises the error of what `run` returned if the operation did not do what it is for.
         has_few_rows: returns whether it has so little to read that its session suits that.
@@ -133,7 +133,7 @@ class Operation(Generic[P]):
     step: str = ""
     run: Callable[[Work, P], Any] | None = None
     changes: bool = True
-    stores: tuple[str, ...] = ("cassandra",)
+    kafka: bool = False
     told: Callable[[Any], dict[str, Any]] | None = None
     require: Callable[[Any], None] | None = None
     has_few_rows: HasFewRows = few_events

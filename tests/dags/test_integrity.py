@@ -116,6 +116,13 @@ def test_deliver_dag_builds_own_view_before_plan(dags):
     assert "build" not in dags["deliver_orders"].task_dict
 
 
+def test_jobs_get_logins_of_both_stores(dags):
+    """Each Spark job gets the login of Cassandra and of ClickHouse, which an Airflow connection alone may have."""
+    jobs = [task for dag in dags.values() for task in dag.tasks if hasattr(task, "job_arguments")]
+    assert len(jobs) > 10
+    assert all(task.stores[:2] == ("cassandra", "clickhouse") for task in jobs), jobs
+
+
 def test_audit_dag_is_one_spark_job(dags):
     """Audits are one Spark job over the tags of the param; an unknown tag is refused."""
     from tagmill.airflow.compat import ParamValidationError

@@ -218,8 +218,7 @@ def test_params_become_arguments_of_job(dags, operation, params, parameters):
     assert dry_run == ([] if params.get("dry_run") is False else ["--dry-run"])
     assert declared.parameters.of(json.loads(given)) == declared.parameters.of(parameters)
     assert (task.application.rpartition("/")[2], task.step) == ("operation.py", declared.step)
-    others = {"repair": ("clickhouse",), "dedup": (), "kafka-journal": ("kafka",), "views": ()}
-    assert task.stores == ("cassandra", *others[operation.partition(" ")[0]])
+    assert task.stores == ("cassandra", "clickhouse", *(["kafka"] if declared.kafka else []))
 
 
 @pytest.mark.parametrize(
