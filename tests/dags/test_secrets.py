@@ -19,7 +19,7 @@ pytest.importorskip("airflow")
 from tagmill.airflow.compat import AirflowException, AirflowFailException
 from tests.support.certificates import Authority
 
-KEY_PASSWORD = "s3cr3t of the key"
+KEY_PASSWORD, CLICKHOUSE_PASSWORD = "s3cr3t of the key", "s3cr3t of ClickHouse"
 PASSWORD = "s3cr3t word = 'quoted' \\ ünï"
 SPY = """#!/usr/bin/env python3
 import json, os, sys
@@ -75,6 +75,8 @@ def spark_submit(tmp_path, monkeypatch, config):
         },
     }
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
+    other = {"conn_type": "generic", "login": "reader", "password": CLICKHOUSE_PASSWORD}
+    monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CLICKHOUSE", json.dumps(other))
 
     def run(master="local[2]", deploy_mode="client", state="PLANNED", more=(), few_rows=False):
         from tagmill.airflow.operators import SealOperator
@@ -107,6 +109,8 @@ def test_password_is_only_in_job_environment(spark_submit, tmp_path, caplog, cap
     assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_KEY_PASSWORD"] == KEY_PASSWORD
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CERTIFICATE_FILE"] == "/certificates/us.pem"
+    assert seen["environment"]["TAGMILL_CLICKHOUSE__PASSWORD"] == CLICKHOUSE_PASSWORD
+    assert seen["environment"]["TAGMILL_CLICKHOUSE__USERNAME"] == "reader"
     assert '"--start-spark"' not in seen["files"]["@"].splitlines()
     assert seen["environment"]["TAGMILL_CASSANDRA__USERNAME"] == "tagmill"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS"] == "true"
