@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from tagmill.audit.audit import audit, raise_unless_it_agrees, told
+from tagmill.audit.audit import UNCHANGED, audit, raise_unless_it_agrees, told
 from tagmill.audit.model import AuditReport
-from tagmill.audit.repair import KEPT, run_repair
+from tagmill.audit.repair import KEPT, audit_and_repair
 from tagmill.config.settings import Settings
 from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
@@ -33,11 +33,11 @@ def main(argv: Sequence[str]) -> int:
             how = {"owner": args.owner, "spark": spark, "full": args.full, "tell": partial(print, flush=True)}
             made: AuditReport
             if args.repair:
-                made = run_repair(settings, args.pipeline, who=args.owner, why=args.repair, **how)
+                made = audit_and_repair(settings, args.pipeline, who=args.owner, why=args.repair, **how)
             else:
                 made = audit(settings, args.pipeline, tags=args.tag, **how)
         report.result = told(made)
-        raise_unless_it_agrees(made, *([KEPT] if args.repair else []))
+        raise_unless_it_agrees(made, KEPT if args.repair else UNCHANGED)
     return report.exit_code
 
 

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 Result = dict[str, Any]
 REPORT = "report.json"
+# What is true of the data after an audit, whatever it found.
+UNCHANGED = "Nothing was changed"
 
 
 @about_pipeline
@@ -114,7 +116,7 @@ def message(report: AuditReport) -> str:
     )
 
 
-def raise_unless_it_agrees(report: AuditReport, untouched: str = "Nothing was changed") -> None:
+def raise_unless_it_agrees(report: AuditReport, untouched: str = UNCHANGED) -> None:
     """Raise AuditDiffers if there is a finding; `untouched` is what its message says of the data."""
     if not report.agrees:
         raise AuditDiffers(

@@ -7,6 +7,7 @@ started again, best with a new audit. What can't be repaired is left untouched a
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -133,42 +134,6 @@ def preview(report: AuditReport) -> str:
     )
 
 
-def run_repair(
-    settings: Settings,
-    pipeline: str,
-    *,
-    spark: "SparkSession",
-    owner: str,
-    who: str,
-    why: str | None,
-    full: bool = False,
-    despite_views: bool = False,
-    tell: Tell | None = None,
-    first: AuditReport | None = None,
-    dry_run: bool = False,
-) -> Outcome:
-    """Audit, and unless it is a dry run repair what is found and audit again.
-
-    `first`: as audit_and_repair takes it. `full`: as the first audit takes it. Raises what audit_and_repair does.
-    """
-    last = first or run_audit(settings, pipeline, owner=owner, spark=spark, full=full, tell=tell)
-    repairs = list[RepairReport]()
-    if not dry_run:
-        last, repairs = audit_and_repair(
-            settings,
-            pipeline,
-            spark=spark,
-            owner=owner,
-            who=who,
-            why=str(why),
-            tell=tell,
-            despite_views=despite_views,
-            first=last,
-        )
-    whole = {name: getattr(last, name) for name in AuditReport.model_fields}
-    return Outcome(**whole, dry_run=dry_run, repairs=repairs)
-
-
 @about_pipeline
 def audit_and_repair(
     settings: Settings,
@@ -177,21 +142,24 @@ def audit_and_repair(
     spark: "SparkSession",
     owner: str,
     who: str,
-    why: str,
+    why: str | None,
+    full: bool = False,
     tell: Tell | None = None,
     despite_views: bool = False,
     first: AuditReport | None = None,
-) -> tuple[AuditReport, list[RepairReport]]:
-    """Audit, repair what is found, and audit again; return the last audit's report and those of the repairs.
+    dry_run: bool = False,
+) -> Outcome:
+    """Audit, and unless it is a dry run repair what is found and audit again.
 
-    `first` is the report of an audit that has just ended; without it, a first audit is made.
+    `first` is the report of an audit that has just ended; without it, a first audit is made, a `full` one if that is asked for.
 
     Repairs once more if only the second audit shows a wrong batch: it had been damaged, or an event has its
     right number only now.
     """
-    found = first or run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
+    audited = partial(run_audit, settings, pipeline, owner=owner, spark=spark, tell=tell)
+    found = first or audited(full=full)
     done = list[RepairReport]()
-    while not found.agrees and (
+    while not (dry_run or found.agrees) and (
         not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))
     ):
         done.append(
@@ -202,13 +170,14 @@ def audit_and_repair(
                 spark=spark,
                 owner=owner,
                 who=who,
-                why=why,
+                why=str(why),
                 tell=tell,
                 despite_views=despite_views,
             )
         )
-        found = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
-    return found, done
+        found = audited()
+    last = {name: getattr(found, name) for name in AuditReport.model_fields}
+    return Outcome(**last, dry_run=dry_run, repairs=done)
 
 
 def repair(

@@ -39,21 +39,10 @@ class RepairParameters(Parameters):
 
 
 def _repair(work: Work, parameters: RepairParameters) -> Outcome:
-    from tagmill.audit.repair import run_repair
+    from tagmill.audit.repair import audit_and_repair
 
-    return run_repair(
-        work.settings,
-        work.pipeline,
-        spark=work.spark(),
-        owner=work.owner,
-        who=work.who,
-        why=parameters.why,
-        full=parameters.full,
-        despite_views=parameters.despite_views,
-        tell=work.tell,
-        first=work.shown,
-        dry_run=work.dry_run,
-    )
+    how = parameters.model_dump()  # why, full, despite_views
+    return work.do(audit_and_repair, spark=work.spark(), who=work.who, first=work.shown, **how)
 
 
 def _told(done: Outcome) -> dict[str, Any]:

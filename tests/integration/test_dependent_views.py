@@ -315,12 +315,14 @@ def test_batches_with_healthy_views_are_left_alone(viewed):
     viewed.is_whole()
     viewed.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'b'")
     options = {"spark": viewed.spark, "owner": OWNER, "who": "tester", "why": "a test"}
-    report, (done,) = audit_and_repair(viewed.settings, viewed.name, **options)
+    report = audit_and_repair(viewed.settings, viewed.name, **options)
+    (done,) = report.repairs
     assert not report.agrees and not done.resent and "--despite-views" in done.left[0].why
     assert viewed.sums() == {"a": 3, "b": 2} and len(clickhouse_rows(viewed.settings, viewed.name)) == 3
     viewed.sql("TRUNCATE TABLE {t}_sums")
     viewed.sql("TRUNCATE TABLE {t}_last")
-    report, (done,) = audit_and_repair(viewed.settings, viewed.name, despite_views=True, **options)
+    report = audit_and_repair(viewed.settings, viewed.name, despite_views=True, **options)
+    (done,) = report.repairs
     assert report.agrees and len(done.resent) == 1
     viewed.is_whole()
 

@@ -18,9 +18,10 @@ def test_the_plugin_reads_what_was_mended_for_it(stack, peer_programs, damaged_j
     plugin = Peer(peer_programs, stack.cassandra.port, made.keyspace)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
     schema.apply(configured)
-    report, (done,) = audit_and_repair(
+    report = audit_and_repair(
         configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test"
     )
+    (done,) = report.repairs
     assert report.agrees and done.left == []
     wanted = {tag: [row for row in damage.healthy() if row["tag_name"] == tag] for tag in damage.TAGS}
     for tag in damage.TAGS:
