@@ -37,11 +37,15 @@ LATE = {90 * 60 * SECOND: 5 * HOUR, 10 * HOUR: 15 * HOUR, 3 * DAY: 4 * DAY + HOU
 
 
 class Clocks:
-    """The servers' clock as plans see it; a test moves it by `passed`."""
+    """The servers' clock as plans see it; a test moves it by `passed`.
+
+    It begins half an hour into an hour, so that no hour ends during a test unless the test moves it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.passed = timedelta(0)
-        monkeypatch.setattr(steps, "agreed_now", lambda *_: datetime.now(UTC) + self.passed)
+        self.passed, self.begin = timedelta(0), this_hour() - HOUR / 2
+        behind = datetime.now(UTC) - self.begin
+        monkeypatch.setattr(steps, "agreed_now", lambda *_: datetime.now(UTC) - behind + self.passed)
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
 
     A run killed between sealing and closing changes nothing.
     """
-    written, now = journal(), datetime.now(UTC)
+    written, now = journal(), clocks.begin
     made = made_with(settings, written, 16)
     name = only(made)
     written.view([event(f"late-{late}", 1, now - 15 * DAY + SECOND) for late in LATE])
@@ -131,7 +135,7 @@ def test_absent_buckets_are_not_counted_one_by_one(journal, settings, spark, mon
 @pytest.mark.parametrize("size", [BucketSize.MINUTE, BucketSize.DAY], ids=lambda size: size.value)
 def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, size):
     """Write a late row that is the first of its id; a gap behind which rows were held closes as always."""
-    written, now = journal(), datetime.now(UTC)
+    written, now = journal(), clocks.begin
     made = made_with(settings, written, 1, size, quality={"max_held_share_percent": 100})
 
     def sized(*rows):
@@ -155,7 +159,7 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
     """Remove a row: fewer rows are not late rows, and deliveries of an older release are compared with
     ClickHouse.
     """
-    written, now = journal(), datetime.now(UTC)
+    written, now = journal(), clocks.begin
     made = made_with(settings, written, 1)
     name = only(made)
     rows = [*events("a", range(1, 6), now - 5 * HOUR), *events("b", range(1, 6), now - 3 * HOUR)]
@@ -183,7 +187,7 @@ def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
     """Hold late rows behind a gap and of an id that is set apart; run, `holds`, `status` and the view agree
     on their number.
     """
-    written, now = journal(), datetime.now(UTC)
+    written, now = journal(), clocks.begin
     made = made_with(settings, written, 1, quality={"max_held_share_percent": 100})
     name = only(made)
     written.view(event("gap", number, now - 12 * HOUR) for number in (1, 2, 4, 5))

@@ -2,15 +2,17 @@
 however the session ends.
 """
 
+import fcntl
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from uuid import uuid4
 
 import clickhouse_connect
@@ -45,18 +47,34 @@ CASSANDRA_TIMER_SLACK = 500
 CASSANDRA_TOKENS = 2
 
 NodeT = TypeVar("NodeT", bound=Cassandra)
-_given: set[int] = set()
+# Ports given out, with the files that are locked until this process ends.
+_given: dict[int, IO[str]] = {}
 
 
 def free_port(beside: int = 0) -> int:
-    """Return a free port below the range of outgoing connections, never the same twice; port + `beside` is
-    free, too.
+    """Return a free port below the range of outgoing connections that no test session has been given;
+    port + `beside` is free, too.
+
+    It remains this process's own while nothing listens there, so a server may start on it again.
     """
     while True:
         port = random.randrange(20500, 22500)
-        if port not in _given and port_is_free(port) and (not beside or port_is_free(port + beside)):
-            _given.add(port)
+        if _taken(port) and port_is_free(port) and (not beside or port_is_free(port + beside)):
             return port
+
+
+def _taken(port: int) -> bool:
+    """Take a port for this process; return False if it is taken already."""
+    folder = Path(tempfile.gettempdir()) / f"tagmill-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    lock = (folder / str(port)).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return False
+    _given[port] = lock
+    return True
 
 
 def node(home: Path, kind: type[NodeT] = Cassandra, **options: Any) -> NodeT:
