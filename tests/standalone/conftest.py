@@ -17,8 +17,9 @@ from cassandra.util import uuid_from_time
 from local.fixtures import load_case
 from local.layout import Ports, StackLayout
 from tests.conftest import SHORT_LIVED, toml_value
+from tests.support.faulty_clickhouse import port_with_login
 from tests.support.stack import free_port
-from tests.support.standalone import DAG, AirflowWithPasswords, Standalone
+from tests.support.standalone import DAG, PASSWORDS, AirflowWithPasswords, Standalone
 
 HOUR = 3_600_000
 CONFIG = """
@@ -100,12 +101,13 @@ def airflow(stack, kafka):
 
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
     load_case(stack.session, "orders", keyspace)
-    ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port(), kafka.port)
+    with_login = port_with_login(stack.clickhouse.port, PASSWORDS["clickhouse"])
+    ports = Ports(stack.cassandra.port, with_login, free_port(), kafka.port)
     layout = StackLayout(stack.home / "standalone", ports)
     layout.home.mkdir()
     values = {"conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
     layout.config.write_text(
-        CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values)
+        CONFIG.format(cassandra=ports.cassandra, clickhouse=stack.clickhouse.port, kafka=kafka.port, **values)
     )
     calls = layout.home / "airflow" / "config" / "our_calls.py"
     calls.parent.mkdir(parents=True)

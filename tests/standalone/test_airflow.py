@@ -42,7 +42,11 @@ def run_numbers(stack) -> int:
 def test_doctor_knows_pools_and_connections(airflow) -> None:
     """Run the doctor in Airflow's Python: the pools are fine, a misspelt key of a connection is wrong."""
     misspelt = {"conn_type": "generic", "password": PASSWORDS["cassandra"], "extra": {"tsl": True}}
-    variables = airflow.airflow.environment() | {"AIRFLOW_CONN_TAGMILL_KAFKA": json.dumps(misspelt)}
+    login = {"USERNAME": "default", "PASSWORD": PASSWORDS["clickhouse"]}
+    variables = airflow.airflow.environment() | {
+        "AIRFLOW_CONN_TAGMILL_KAFKA": json.dumps(misspelt),
+        **{f"TAGMILL_CLICKHOUSE__{name}": value for name, value in login.items()},
+    }
     program = airflow.layout.airflow_venv / "bin" / "tagmill"
     command = [str(program), "doctor", "--json", "--pipeline", "orders"]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=240)

@@ -3,6 +3,7 @@ server, is lost.
 
     POST /_fault {"kind": ..., "match": "INSERT INTO", "times": 1, "ms": 200, "code": 241}    queue a fault
     POST /_reset    forget faults and the log
+    POST /_login password   -> port of the same database that asks user `default` for this password
     GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
 
 kind          statement runs   client sees
@@ -71,6 +72,11 @@ class FaultyHandler(clickhouse_http.Handler):
                 return self.reply(400, f"kind must be one of {sorted(KINDS)}".encode())
             FAULTS.append(fault)
             return self.reply(200)
+        if path == "/_login":
+            LoginHandler.password = self.body().decode()
+            server = clickhouse_http.Server(("127.0.0.1", 0), LoginHandler, None)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return self.reply(200, json.dumps(server.server_address[1]).encode())
         super().do_POST()
 
     do_GET = do_HEAD = do_POST
@@ -119,6 +125,10 @@ class FaultyHandler(clickhouse_http.Handler):
         self.injected(fault.get("code", 209), "after the commit of")
 
 
+class LoginHandler(FaultyHandler):
+    """The handler of the port that asks for a password."""
+
+
 def order(port: int, kind: str, **details: Any) -> None:
     """Queue a fault at a running faulty server, from a test."""
     _post(port, "/_fault", json.dumps({"kind": kind, **details}).encode())
@@ -127,6 +137,13 @@ def order(port: int, kind: str, **details: Any) -> None:
 def reset(port: int) -> None:
     """Clear the faults and the log of a running faulty server."""
     _post(port, "/_reset")
+
+
+def port_with_login(port: int, password: str) -> int:
+    """Let a running faulty server serve its database on a second port, where user `default` needs this
+    password; return the port.
+    """
+    return int(_post(port, "/_login", password.encode()))
 
 
 def log(port: int) -> list[list[str]]:

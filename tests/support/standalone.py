@@ -26,8 +26,9 @@ PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr
 
 
 class AirflowWithPasswords(Airflow):
-    """The local stack's Airflow with passwords; the servers accept any, so a test can search where these turn
-    up.
+    """The local stack's Airflow with passwords, so a test can search where these turn up.
+
+    Only its connections have them. Cassandra accepts any, ClickHouse's port for Airflow only this one.
     """
 
     def environment(self) -> dict[str, str]:
@@ -37,7 +38,7 @@ class AirflowWithPasswords(Airflow):
             connection = {
                 "conn_type": "generic",
                 "host": "127.0.0.1",
-                "login": "tagmill",
+                "login": "default" if store == "clickhouse" else "tagmill",
                 "password": password,
             }
             made[f"AIRFLOW_CONN_TAGMILL_{store.upper()}"] = json.dumps(connection)
