@@ -175,7 +175,10 @@ class ViewRepairer:
     def _mend(self, findings: list[Row]) -> None:
         """Repair the view by a group of findings: judge them, read the present rows, write the right ones,
         delete the wrong ones.
+
+        All have the write time of the begin: what is deleted meanwhile, such as by an erasure, stays deleted.
         """
+        now = time.time_ns() // 1000
         known = [finding for finding in findings if self._is_known(finding)]
         sound: list[tuple[Row, Row | None]] = []
         for finding, events in zip(known, self._events(known), strict=True):
@@ -184,9 +187,11 @@ class ViewRepairer:
                 self.done.leave(finding, why)
             else:
                 sound.append((finding, row))
-        sound = self._replaceable(self._numbered(sound))
+        sound = self._replaceable(self._numbered(sound), now)
         rights = [row for _, row in sound if row is not None]
-        self._write(list(zip(rights, self._standing(rights), strict=True)))
+        standing = list(self._standing(rights))
+        checkpoints.reached("repair.before_rows")
+        self._write(list(zip(rights, standing, strict=True)), now)
         checkpoints.reached("repair.rows_written")
         named = [(finding, _named(finding), row) for finding, row in sound]
         wrong = [
@@ -201,7 +206,7 @@ class ViewRepairer:
             if row and row["sequence_nr"] == finding["sequence_nr"]
         ]
         where = " AND ".join(f"{name} = ?" for name in KEY)
-        self._do(f"DELETE FROM {self.view} WHERE {where}", own)
+        self._do(f"DELETE FROM {self.view} USING TIMESTAMP {now} WHERE {where}", own)
         renumbered = {
             (row["tag_name"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"])
             for finding, row in sound
@@ -290,16 +295,16 @@ class ViewRepairer:
                 kept.append((finding, row))
         return kept
 
-    def _replaceable(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
-        """Return the findings whose rows can be replaced; leave those with a row that was written ahead of
-        the clock.
+    def _replaceable(self, sound: list[tuple[Row, Row | None]], now: int) -> list[tuple[Row, Row | None]]:
+        """Return the findings whose rows can be replaced; leave those with a row that was written after `now`
+        (microseconds).
         """
         touched = [
             list(dict.fromkeys(key for key in (_named(finding), row and _key(row)) if key is not None))
             for finding, row in sound
         ]
         standing = self._standing([dict(zip(KEY, key, strict=True)) for keys in touched for key in keys])
-        kept, now = list[tuple[Row, Row | None]](), time.time_ns() // 1000
+        kept = list[tuple[Row, Row | None]]()
         for (finding, row), keys in zip(sound, touched, strict=True):
             rights = [row if row is not None and key == _key(row) else None for key in keys]
             if any([self._outranks(next(standing), right, now) for right in rights]):
@@ -332,8 +337,8 @@ class ViewRepairer:
         )
         return (rows[0]._asdict() if rows else None for rows in found)
 
-    def _write(self, rows: list[tuple[Row, Row | None]]) -> None:
-        """Write the rows that the view does not have as they should be.
+    def _write(self, rows: list[tuple[Row, Row | None]], now: int) -> None:
+        """Write the rows that the view does not have as they should be, with `now` as their write time.
 
         A null column stays unset (no tombstones), unless the view has a value there that has to go.
         """
@@ -352,7 +357,8 @@ class ViewRepairer:
             if there is None or any(there[name] != right[name] for name in self.payload)
         )
         marks = ", ".join("?" for _ in columns)
-        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks})", values)
+        insert = f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP {now}"
+        self._do(insert, values)
 
     def _do(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, REQUESTS):

@@ -338,6 +338,7 @@ class PipelineSettings(Section):
     max_missing_to_search: int = Field(
         5000,
         ge=0,
+        le=200_000,
         description="Missing numbers of a gap up to which the journal is searched for its events. A wider "
         "gap is held at once.",
         examples=[5000],

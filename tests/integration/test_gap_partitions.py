@@ -10,6 +10,7 @@ import pytest
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings
 from tagmill.journal.partitions import partitions_before
+from tagmill.runs import checkpoints
 from tests.support.delivery import as_row, clickhouse_rows, delivered_first, holds, only
 from tests.support.events import SECOND, event, this_hour
 
@@ -51,6 +52,26 @@ def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, s
     assert {(row["persistence_id"], row["sequence_nr"]) for row in one.rows()} == {
         (row["persistence_id"], row["sequence_nr"]) for row in every
     }
+
+
+def test_row_deleted_during_close_stays_deleted(journal, settings, spark, monkeypatch):
+    """Delete a row, as an erasure would, while a close that was taken over is about to write it."""
+    one, whole = journal(), checkpoints.reached
+    rows = numbered("a", [1, 2, 3], 50)
+    one.messages(rows)
+    one.view([rows[0], rows[2]])
+
+    def reached(instant):
+        if instant == "close.before_repair":
+            one.remove(rows[1])
+        whole(instant)
+
+    monkeypatch.setattr(checkpoints, "reached", reached)
+    begin = f"{BEGIN - timedelta(days=1):%Y-%m-%d}"
+    configured = settings(one.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=begin)
+    delivered_first(configured, spark)
+    assert len(clickhouse_rows(configured, only(configured))) == 3
+    assert [row["sequence_nr"] for row in one.rows()] == [1, 3]
 
 
 @pytest.mark.parametrize(

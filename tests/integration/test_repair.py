@@ -314,6 +314,24 @@ def test_repair_lost_and_doubled_batches_are_resent(repaired):
     assert set(verdicts(pipeline.settings, pipeline.name).values()) == {"exactly once"}
 
 
+def test_rows_deleted_during_repair_stay_deleted(repaired, monkeypatch):
+    """Delete a row, as an erasure would, after a repair has read its event and before it writes the row."""
+    pipeline = repaired(records := small())
+    pipeline.deliver()
+    pipeline.remove(records[3])
+    audit, whole = pipeline.audit().audit, checkpoints.reached
+
+    def reached(instant):
+        if instant == "repair.before_rows":
+            pipeline.remove(records[3])
+        whole(instant)
+
+    monkeypatch.setattr(checkpoints, "reached", reached)
+    done = {"spark": pipeline.spark, "owner": OWNER, "who": "tester", "why": "a test"}
+    repair(pipeline.settings, pipeline.name, audit, **done)
+    assert in_order(pipeline.journal.rows()) == in_order(records[:3] + records[4:])
+
+
 @pytest.mark.long
 def test_repair_undelivered_events_are_delivered_late(repaired):
     """Repair events that progress counts as passed but no batch contains."""

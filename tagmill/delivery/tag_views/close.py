@@ -22,6 +22,7 @@ from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.continuity.model import Gap
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import TransientError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
@@ -211,19 +212,24 @@ def hold_row(row: dict[str, Any]) -> HoldRow:
 
 
 def _repair(workspace: Workspace, manifest: Manifest) -> None:
-    """Insert the rows that were missing in tag_views, as the plugin would have written them."""
+    """Insert the rows that were missing in tag_views, as the plugin would have written them.
+
+    Their write time is that of the seal: what was deleted since, such as by an erasure, stays deleted.
+    """
     with workspace.files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
         rows = pq.read_table(source).to_pylist()
     if not rows:
         return
     pipeline = workspace.pipeline
     view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
+    written_at = from_datetime(manifest.sealed_at) // 10  # microseconds
+    checkpoints.reached("close.before_repair")
     # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
         workspace.cassandra.write_many(
-            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks})",
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP {written_at}",
             (
                 tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
                 for row in rows

@@ -20,7 +20,8 @@ from tagmill.ledger.runs import Ledger
 MAX_PASSES = 20
 # Gaps that one run asks the journal about.
 MAX_GAPS = 10_000
-# Events from the journal that one run keeps; gaps that come after them wait for the next run.
+# Events from the journal that one run keeps; gaps that come after them wait for the next run. As many as
+# max_missing_to_search may be, or a gap would wait for ever.
 MAX_BACKFILLED_EVENTS = 200_000
 # Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the
 # next run.

@@ -12,6 +12,7 @@ from zlib import crc32
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.tag_views.model import HoldRecheck
 from tagmill.domain.continuity.model import Gap, Progress, Reason
+from tagmill.domain.continuity.rules import fit_between
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.domain.timeuuid import ticks as ticks_of
@@ -61,14 +62,14 @@ def pick_holds(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
 
 
 def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:
-    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one
-    after the first held.
+    """Return the buckets that may have a hold's missing rows: those of the last delivered event and of the
+    first held, all between, and one on each side.
+
+    The first held row may be earlier than the last delivered event, where clocks of writers differ.
     """
-    low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
-    first, last = (
-        size.start(low) - size.milliseconds,
-        size.start(max(hold.from_ticks, low)) + size.milliseconds,
-    )
+    delivered = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
+    low, high = sorted((delivered, hold.from_ticks))
+    first, last = size.start(low) - size.milliseconds, size.start(high) + size.milliseconds
     return range(first, last + 1, size.milliseconds)
 
 
@@ -102,8 +103,10 @@ def to_judge_again(hold: HoldRow) -> HoldRow | None:
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
     """Return whether the journal can fill the gap now, or the application has deleted all of it and the gap
     timeout is over.
+
+    Without a held row there is nothing that an answer would deliver.
     """
-    if hold.reason not in ("hole", "first_seen", "too_many_missing"):
+    if not hold.held_rows or hold.reason not in ("hole", "first_seen", "too_many_missing"):
         return False
     old_enough = (
         from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
@@ -120,14 +123,14 @@ def events_of_gap(
 ) -> list[JournalEvent]:
     """Return the journal's events that fill a gap, in order.
 
-    Returns an empty list unless there is one event per missing number and all are at or after the tag's
-    start.
+    Returns an empty list unless the rules take them (continuity.rules), and all are at or after the tag's
+    start: what would be refused would be asked for by each plan.
     """
     events = views.journal_events(tag, persistence_id, gap, gap.size + 1)
     start = pipeline.start_ticks(tag)
-    return (
-        events if len(events) == gap.size and all(ticks_of(event.offset) >= start for event in events) else []
-    )
+    whole = all(event.event is not None and event.ser_id is not None for event in events)
+    fit = whole and fit_between(gap, [event.sequence_nr for event in events])
+    return events if fit and all(ticks_of(event.offset) >= start for event in events) else []
 
 
 def _look(hold: HoldRow, seen: str) -> HoldRecheck:

@@ -137,7 +137,9 @@ class InputReader:
             self._scanned.add(tag)
             known = self.views.buckets([tag])[tag]
             self._keep_buckets(tag, [b for b in known if b <= reach], reach)
-        guessed = range(max(reach, first), now_bucket + 1, size.milliseconds)
+        # The scan may be of a time when the pipeline had buckets of another size.
+        begin = size.start(bucket_rules.first_ticks(max(reach, first)))
+        guessed = range(begin, now_bucket + 1, size.milliseconds)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
 
     def _known_buckets(self, tag: str) -> tuple[int | None, list[int]]:

@@ -6,9 +6,9 @@ after it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from tagmill.domain.continuity.lives import is_other_life
 from tagmill.domain.continuity.model import (
@@ -341,9 +341,11 @@ def _fills(events: tuple[Row, ...], gap: Gap) -> bool:
     """Return whether events fill a gap: one per missing number, rising between the gap's neighbours, none of
     them broken.
     """
-    numbers = [gap.after_sequence_nr, *(event.sequence_nr for event in events), gap.before_sequence_nr]
-    return (
-        len(events) == gap.size
-        and all(low < high for low, high in zip(numbers, numbers[1:], strict=False))
-        and not any(event.event_missing or event.offset_broken for event in events)
-    )
+    in_order = fit_between(gap, [event.sequence_nr for event in events])
+    return in_order and not any(event.event_missing or event.offset_broken for event in events)
+
+
+def fit_between(gap: Gap, sequence_nrs: Sequence[int]) -> bool:
+    """Return whether there is one event per missing number of a gap, rising between the gap's neighbours."""
+    numbers = (gap.after_sequence_nr, *sequence_nrs, gap.before_sequence_nr)
+    return len(sequence_nrs) == gap.size and all(low < high for low, high in pairwise(numbers))
