@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from local.airflow_api import FINAL, AirflowApi
 from tagmill.errors import StoreUnavailable, TerminalError
@@ -126,10 +127,8 @@ def _table(runs: int, tasks: list[tuple[Run, dict[str, Any]]]) -> Table:
         table.add_column(column)
     for (dag, run), task in sorted(tasks, key=lambda item: item[1].get("start_date") or "~"):
         state = task["state"] or "waiting"
-        colour = COLOURS.get(state, "white")
-        table.add_row(
-            dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), _seconds(task)
-        )
+        shown = Text(state, COLOURS.get(state, "white"))
+        table.add_row(dag, run[:32], task["task_id"], shown, str(task["try_number"]), _seconds(task))
     return table
 
 

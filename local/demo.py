@@ -21,6 +21,7 @@ from typing import IO, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from local import products
 from local.config import write_config
@@ -47,7 +48,13 @@ COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", 
 BASE_TIMEOUT_SECONDS = 1200
 PARTS = ("cassandra", "clickhouse", "kafka", "airflow")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
+console = Console(
+    markup=False,
+    emoji=False,
+    highlight=False,
+    soft_wrap=True,
+    width=None if sys.stdout.isatty() else 140,
+)
 app = typer.Typer(add_completion=False)
 
 
@@ -201,12 +208,12 @@ def _outcome(settings: Settings, journals: list[Journal], began: float) -> Outco
         found = differences(settings, journal)
         for tag, lines in found.items():
             for line in lines:
-                console.print(f"[red]{journal.name}, {tag}: {line}[/]")
+                console.print(f"{journal.name}, {tag}: {line}", style="red")
         ok = ok and {row["tag"] for row in tables[-1]} == set(journal.tags) and not any(found.values())
     topics = [products.line(settings) for _ in _topics(settings)]
     for _ in topics:
         for line in products.differences(settings):
-            console.print(f"[red]{products.NAME}: {line}[/]")
+            console.print(f"{products.NAME}: {line}", style="red")
             ok = False
     ok = ok and all(str(row["verdict"]).startswith(EXACTLY_ONCE) for row in topics)
     return Outcome(
@@ -228,11 +235,11 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
             )
         )
     verdict = (
-        "[green]what arrived equals the journal, row for row[/]"
+        ("what arrived equals the journal, row for row", "green")
         if outcome.ok
-        else "[red]what arrived differs from the journal[/]"
+        else ("what arrived differs from the journal", "red")
     )
-    console.print(f"{verdict} ({outcome.seconds} s)\n")
+    console.print(Text.assemble(verdict, f" ({outcome.seconds} s)\n"))
     user, password = stack.airflow.login()
     base = f"http://127.0.0.1:{stack.airflow.port}"
     docs = Path(settings.storage.root) / journal.name / "docs" / "index.html"

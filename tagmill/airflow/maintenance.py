@@ -28,7 +28,7 @@ from tagmill.operations.model import Operation
 log = logging.getLogger(__name__)
 # A run that waits for an approval blocks the pipeline's other maintenance; after this time it counts as rejected.
 ANSWER = timedelta(days=3)
-PREVIEW, DIGEST = "preview", "digest"
+PREVIEW, DIGEST, DECIDED = "preview", "digest", "decided"
 # Operations without a Spark job: what does them in the worker's own process.
 IN_PROCESS: dict[str, Callable[[str, Mapping[str, Any], Context], dict[str, Any]]] = {
     "views tags": views.list_tags,
@@ -170,6 +170,7 @@ class DryRunOperator(OperationOperator):
         ti.xcom_push(key=PREVIEW, value=preview(operation, params, report))
         if operation.changes and not params["dry_run"]:
             ti.xcom_push(key=DIGEST, value=file_digest)
+            ti.xcom_push(key=DECIDED, value={name: report[name] for name in operation.from_dry_run})
             return report
         ti.xcom_push(key="return_value", value=report)
         log.info("%s of %s: nothing was changed", operation.name, self.pipeline)
@@ -181,10 +182,11 @@ class ChangeOperator(OperationOperator):
     """Does the operation that the run's params name, once a person has approved it."""
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Do the operation. Out: its report."""
+        """Do the operation with what its dry run decided. Out: its report."""
         params = dict(context["params"])
         if params["dry_run"]:
             raise AirflowSkipException("dry_run is on: nothing was changed")
+        params |= context["ti"].xcom_pull(task_ids="dry_run", key=DECIDED) or {}
         with told_to_airflow():
             operation, _ = select(self.operations, self.pipeline, params)
             if _digest(operation, params) != context["ti"].xcom_pull(task_ids="dry_run", key=DIGEST):

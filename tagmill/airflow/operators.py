@@ -238,11 +238,12 @@ class JobOperator(SparkSubmitOperator):
         Arguments travel in a file, since a command line is limited in length and readable for every user.
 
         A driver on a cluster inherits neither the environment of this process nor its folder for temporary
-        files.
+        files. It gets secrets, also those among Spark's settings, by a file. A driver on this machine gives the
+        latter to its session itself.
         """
         from tagmill.spark import job_environment
         from tagmill.spark.job_report import write_arguments
-        from tagmill.spark.session import names_disks, spark_conf
+        from tagmill.spark.session import names_disks, public, spark_conf
 
         jobs = job_environment.variables(settings.spark.environment)
         names_python = any(key in settings.spark.conf for key in PYTHON_KEYS)
@@ -250,10 +251,11 @@ class JobOperator(SparkSubmitOperator):
             jobs.get("PYSPARK_DRIVER_PYTHON") if not names_python and self.needs_no_spark(settings) else None
         )
         secrets = connections.spark_environment(settings, *self.stores)
-        self.conf = _without_master(spark_conf(settings, few_rows=few_rows))
+        conf = spark_conf(settings, few_rows=few_rows)
+        self.conf = _without_master(public(conf))
         hook = self._new_hook(settings, secrets, own)
         if hook.deploy_mode != "cluster":
-            self.conf = _without_master(spark_conf(settings, own.path, few_rows=few_rows))
+            self.conf = _without_master(public(spark_conf(settings, own.path, few_rows=few_rows)))
             self.application_args = [write_arguments(own.path / "arguments", arguments)]
             variables = {"TMPDIR": str(own.path)} | (
                 {} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)}
@@ -269,8 +271,9 @@ class JobOperator(SparkSubmitOperator):
             )
         shared = Path(arguments[-1]).with_suffix(".arguments")
         file = own.path / "secrets.properties"
+        secret_conf = {key: value for key, value in conf.items() if key not in public(conf)}
         with private_file(file) as stream:
-            stream.write(properties(driver_variables(hook.master, secrets)))
+            stream.write(properties(driver_variables(hook.master, secrets) | secret_conf))
         try:
             self.application_args = [write_arguments(shared, ["--start-spark", *arguments])]
             yield self._new_hook(settings, secrets | jobs, own, properties_file=str(file))

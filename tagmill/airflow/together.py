@@ -139,15 +139,26 @@ def planned_runs(schedules: Mapping[str, str], context: Context) -> dict[str, An
 
 
 def _due(schedules: Mapping[str, str], context: Context) -> Sequence[str]:
-    """Return the pipelines whose schedule had a moment since the previous run; by hand, all."""
+    """Return the pipelines whose schedule had a moment since the previous run, and those that it left over; by
+    hand, all.
+    """
     dag_run = context["dag_run"]
     if dag_run.run_type != "scheduled" or (before := context["ti"].get_previous_dagrun()) is None:
         return list(schedules)
+    left_over = _left_over(schedules, before.run_id, context["ti"])
     return [
         name
         for name, schedule in schedules.items()
-        if croniter(schedule, before.run_after).get_next(datetime) <= dag_run.run_after
+        if name in left_over or croniter(schedule, before.run_after).get_next(datetime) <= dag_run.run_after
     ]
+
+
+def _left_over(schedules: Mapping[str, str], run_id: str, ti: Any) -> set[str]:
+    """Return the pipelines that a run had to deliver and whose own tasks did not succeed: all, if its plan failed."""
+    planned = ti.xcom_pull(task_ids="plan", run_id=run_id)
+    tried = schedules if planned is None else {*planned["deliver"], *planned["failed"]}
+    states = ti.get_task_states(dag_id=DAG_ID, run_ids=[run_id]).get(run_id, {})
+    return {name for name in tried if states.get(task_of(name)) != "success"}
 
 
 def told(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import tagmill
 from tagmill.errors import ConfigurationError, TagmillError
@@ -21,7 +22,7 @@ app = typer.Typer(
     help="Start and stop the one-machine stack: Cassandra, Kafka, ClickHouse, Airflow.",
     no_args_is_help=True,
 )
-console = Console(highlight=False, soft_wrap=True)
+console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 Home = Annotated[
     Path | None, typer.Option(help="Folder of the stack; default: $TAGMILL_HOME, else build/local.")
@@ -139,9 +140,8 @@ def _local(module: str) -> Any:
 def _table(parts: list[Any]) -> Table:
     table = Table("part", "state", "pid", "where")
     for part in parts:
-        table.add_row(
-            part.part, "[green]up[/]" if part.up else "[red]down[/]", str(part.pid or "-"), part.where
-        )
+        state = Text("up", "green") if part.up else Text("down", "red")
+        table.add_row(part.part, state, str(part.pid or "-"), part.where)
     return table
 
 

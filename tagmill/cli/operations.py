@@ -144,15 +144,20 @@ def working(operation: Operation[P], pipeline: str, parameters: P) -> Iterator[C
     few = partial(operation.has_few_rows, configured, pipeline)
     with session_when_asked(configured, name, has_few_rows=few) as spark:
         shown: Any = None
+        wanted = parameters
 
         def work(dry_run: bool) -> Any:
-            nonlocal shown
+            nonlocal shown, wanted
             assert operation.run is not None
             with telling(pipeline, operation.name) as tell:
                 by = (this_process(), person())
                 this = Work(configured, pipeline, *by, dry_run, tell, spark, shown)
-                done = operation.run(this, parameters)
+                done = operation.run(this, wanted)
             shown = done if dry_run else None
+            if dry_run:
+                wanted = wanted.model_copy(
+                    update={name: getattr(done, name) for name in operation.from_dry_run}
+                )
             return done
 
         yield work

@@ -27,9 +27,11 @@ from tagmill.errors import TagmillError
 from tagmill.runs import trace_log
 from tagmill.spark import errors
 
+# Names come from applications: rich would take [x] for a style and :key: for an emoji.
+to_the_letter = partial(Console, markup=False, emoji=False, highlight=False, soft_wrap=True)
 # Width in columns of a table that goes to a file or a pipe, which rich would squeeze to 80.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = to_the_letter(width=None if sys.stdout.isatty() else 200)
+err = to_the_letter(stderr=True)
 R = TypeVar("R")
 
 Pipeline = Annotated[str, typer.Option("--pipeline", "-p", help="Pipeline of the configuration.")]
@@ -160,7 +162,7 @@ def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
     """Show a line on the terminal that says what is being done to a pipeline; yield a function that changes
     it.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: {begin}", total=None)
         yield lambda text: display.update(task, description=f"{pipeline}: {text}")

@@ -15,8 +15,9 @@ from tagmill.config.environment import FILE, SECRETS, environment_source
 from tagmill.config.settings import KINDS, Settings, file_of
 
 MASK = "****"
-# Names of settings of Spark whose values are secrets, as Spark's own spark.redaction.regex has them.
-SECRET_NAMES = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+# Names of settings of Spark whose values are secrets: those of Spark's own spark.redaction.regex, and other keys of
+# storages.
+SECRET_NAMES = re.compile(r"(?i)secret|password|token|(access|account|private)[.]?key")
 Key = tuple[str, ...]
 
 

@@ -80,5 +80,6 @@ PURGE = Operation(
     "purge_expired",
     _purge,
     kafka=True,
+    from_dry_run=("until",),
     has_few_rows=few_replicated_records,
 )

@@ -121,6 +121,8 @@ class Operation(Generic[P]):
         changes: False if it only reads, so that there is nothing to approve.
         kafka: whether its job logs in to Kafka, besides Cassandra and ClickHouse.
         told: returns what a job's report says of what `run` returned, if not all of it.
+        from_dry_run: names of parameters that a dry run decides where they are left out, as its report has them; the
+            change that was shown by it takes these.
         require: raises the error of what `run` returned if the operation did not do what it is for.
         has_few_rows: returns whether it has so little to read that its session suits that.
         needs_no_spark: returns whether it is likely to need no session at all.
@@ -135,6 +137,7 @@ class Operation(Generic[P]):
     changes: bool = True
     kafka: bool = False
     told: Callable[[Any], dict[str, Any]] | None = None
+    from_dry_run: tuple[str, ...] = ()
     require: Callable[[Any], None] | None = None
     has_few_rows: HasFewRows = few_events
     needs_no_spark: HasFewRows = never

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tagmill.config.settings import Settings
+from tagmill.config.sources import SECRET_NAMES
 from tagmill.errors import ConfigurationError
 from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
@@ -67,8 +68,8 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool = False) -> dict[str, str]:
-    """Return the settings of a job's session, without secrets: those come from the environment into the
-    session itself.
+    """Return the settings of a job's session. Only the session itself, or a private file, may get secret ones:
+    a command line gets those of `public`.
 
     Args:
         settings: the configuration.
@@ -94,6 +95,7 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.python.daemon.module": PYTHON_DAEMON,
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
+        "spark.redaction.regex": SECRET_NAMES.pattern,
         "spark.sql.redaction.options.regex": "(?i)url|password|jaas|keystore",
     }
     if few_rows:
@@ -108,6 +110,11 @@ def spark_conf(settings: Settings, folder: Path | None = None, *, few_rows: bool
     ):
         conf[JAVA_OPTIONS] = options
     return conf
+
+
+def public(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings whose names do not say that their values are secrets."""
+    return {key: value for key, value in conf.items() if not SECRET_NAMES.search(key)}
 
 
 def _jars(folder: Path | None, given: Mapping[str, str]) -> dict[str, str]:
@@ -224,18 +231,18 @@ def names_disks(settings: Settings) -> bool:
 
 
 def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
-    """Start the session without pyspark's handler of Ctrl-C, which would use the connection of the call that
-    it interrupts.
+    """Start the session without secrets on the JVM's command line, where pyspark writes all settings, and
+    without pyspark's handler of Ctrl-C, which would use the connection of the call that it interrupts.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if log is not None and SparkContext._gateway is None:
-        conf = SparkConf(loadDefaults=False).setAll(
-            [(key, str(value)) for key, value in builder._options.items()]
-        )
-        with log.open("ab") as lines:
-            gateway = launch_gateway(conf, {"stdout": lines, "stderr": lines})  # type: ignore[no-untyped-call]
+    if SparkContext._gateway is None:
+        options = {key: str(value) for key, value in builder._options.items()}
+        conf = SparkConf(loadDefaults=False).setAll(list(public(options).items()))
+        with nullcontext() if log is None else log.open("ab") as lines:
+            shown = {} if lines is None else {"stdout": lines, "stderr": lines}
+            gateway = launch_gateway(conf, shown)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
     if threading.current_thread() is not threading.main_thread():
         return builder.getOrCreate()

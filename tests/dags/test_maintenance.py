@@ -127,6 +127,23 @@ def test_change_follows_approved_dry_run(run):
     assert run.performed == [("views rebuild", True), ("views rebuild", False)]
 
 
+def test_purge_keeps_to_day_of_dry_run(dags, monkeypatch):
+    """A purge without `until` that is approved later purges what its dry run showed, and no ids that expired since."""
+    days, ti = [], TaskInstance()
+
+    def perform(self, operation, params, context):
+        days.append(params["until"])
+        return REPORT | {"until": params["until"] or "2026-12-01"}
+
+    monkeypatch.setattr(maintenance.OperationOperator, "perform", perform)
+    dag = dags["maintenance_carts"]
+    params = {**dag.params.dump(), "operation": PURGE.name, "dry_run": False}
+    for name in ("dry_run", "change"):
+        task = dag.task_dict[name]
+        assert task.execute({"params": params, "ti": ti, "task": task})["until"] == "2026-12-01"
+    assert days == [None, "2026-12-01"]
+
+
 def test_change_refuses_file_edited_after_approval(run, config, tmp_path, monkeypatch):
     """Persistence ids of a file that differs from the one of the dry run were not approved."""
     (tmp_path / "ids").write_text("p-1\n")

@@ -20,6 +20,7 @@ from tagmill.airflow.compat import AirflowException, AirflowFailException
 from tests.support.certificates import Authority
 
 KEY_PASSWORD, CLICKHOUSE_PASSWORD = "s3cr3t of the key", "s3cr3t of ClickHouse"
+STORAGE_KEY, STORAGE_SECRET = "spark.hadoop.fs.s3a.secret.key", "s3cr3t of the storage"
 PASSWORD = "s3cr3t word = 'quoted' \\ ünï"
 SPY = """#!/usr/bin/env python3
 import json, os, sys
@@ -77,6 +78,7 @@ def spark_submit(tmp_path, monkeypatch, config):
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
     other = {"conn_type": "generic", "login": "reader", "password": CLICKHOUSE_PASSWORD}
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CLICKHOUSE", json.dumps(other))
+    monkeypatch.setenv("TAGMILL_SPARK__CONF", json.dumps({STORAGE_KEY: STORAGE_SECRET}))
 
     def run(master="local[2]", deploy_mode="client", state="PLANNED", more=(), few_rows=False):
         from tagmill.airflow.operators import SealOperator
@@ -156,12 +158,10 @@ def test_cluster_driver_gets_credentials_by_private_file(spark_submit, master, p
     assert seen["modes"] == {"--properties-file": 0o600, "@": 0o600}
     assert '"--start-spark"' in seen["files"]["@"].splitlines()
     assert not [text for text in seen["arguments"] if "s3cr3t" in text]
-    line = next(
-        line
-        for line in seen["files"]["--properties-file"].splitlines()
-        if line.startswith(f"{prefix}.TAGMILL_CASSANDRA__PASSWORD=")
-    )
-    assert line.partition("=")[2].encode().decode("unicode_escape") == PASSWORD
+    lines = (line.partition("=") for line in seen["files"]["--properties-file"].splitlines())
+    given = {key: value.encode().decode("unicode_escape") for key, _, value in lines}
+    assert given[f"{prefix}.TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
+    assert given[STORAGE_KEY] == STORAGE_SECRET
     assert not Path(seen["arguments"][seen["arguments"].index("--properties-file") + 1]).exists()
 
 

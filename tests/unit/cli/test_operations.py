@@ -1,8 +1,10 @@
 """Commands that are made from the declarations of operations."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer
@@ -10,10 +12,11 @@ from typer.testing import CliRunner
 
 from spark_jobs import operation as job
 from tagmill.cli import operations
+from tagmill.kafka_journal.model import PurgeReport
 from tagmill.operations.catalogue import BY_NAME
 from tagmill.operations.deletion import CleanParameters
-from tagmill.operations.kafka_journal import PurgeParameters, ReplicateParameters
-from tagmill.operations.model import OnlyInForm, Option, Parameters
+from tagmill.operations.kafka_journal import PURGE, PurgeParameters, ReplicateParameters
+from tagmill.operations.model import OnlyInForm, Option, Parameters, Work
 from tagmill.operations.views import MigrateParameters, RebucketParameters, SelectionParameters
 from tagmill.views.model import Step
 from tests.unit.cli.test_help import ALL
@@ -76,6 +79,21 @@ def test_ids_of_file_follow_named_ones(tmp_path: Path) -> None:
     (file := tmp_path / "ids").write_text("b\n\nc\n")
     arguments = ("--persistence-ids", str(file), "--persistence-id", "a")
     assert read(SelectionParameters, *arguments) == SelectionParameters(persistence_ids=["a", "b", "c"])
+
+
+def test_change_keeps_to_day_that_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A purge that is answered after midnight is for the day that was shown."""
+    today, asked = iter([date(2026, 12, 1), date(2026, 12, 2)]), []
+
+    def purge(work: Work, parameters: PurgeParameters) -> PurgeReport:
+        asked.append(parameters.until)
+        until = parameters.until or next(today)
+        return PurgeReport(pipeline=work.pipeline, until=until, dry_run=work.dry_run, purged=0, examples=[])
+
+    monkeypatch.setattr(operations, "settings", MagicMock())
+    with operations.working(replace(PURGE, run=purge), "carts", PurgeParameters()) as work:
+        assert [work(dry_run).until.day for dry_run in (True, False)] == [1, 1]
+    assert asked == [None, date(2026, 12, 1)]
 
 
 @pytest.mark.parametrize(

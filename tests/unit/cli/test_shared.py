@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from tagmill.cli import signals
-from tagmill.cli.shared import confirm_from_now_on, must_be_keys, one_line, show, show_and_ask
+from tagmill.cli.shared import confirm_from_now_on, err, must_be_keys, one_line, out, show, show_and_ask
 from tagmill.config.id_lists import ids_of
 from tagmill.errors import ConfigurationError, StoreUnavailable
 from tagmill.spark.job_report import job_report
@@ -17,10 +17,16 @@ from tagmill.views.selection import Selection
 
 
 def test_names_are_printed_as_they_are(capsys):
-    names = ["[bold]a", r"a\[b]", "a\\", "[/]"]
-    show([{"name": name} for name in names], ("name",), as_json=False)
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in names)
+    """Neither styles nor emojis are made of a name, in tables, their titles, lines and errors."""
+    names = ["[bold]a", r"a\[b]", "a\\", "[/]", "user:key:7", ":id:", "x:x:x"]
+    show([{"name": name} for name in names], ("name",), as_json=False, title=":key:[b]")
+    for console in (out, err):
+        console.print(*names)
+    with pytest.raises(typer.Exit), one_line():
+        raise ConfigurationError(" ".join(names))
+    (title, _, _, _, *cells, _, line), errors = (text.splitlines() for text in capsys.readouterr())
+    assert [title.strip(), *(cell.strip("│ ") for cell in cells)] == [":key:[b]", *names]
+    assert [line, *errors] == [" ".join(names), " ".join(names), f"error: {' '.join(names)}"]
 
 
 def test_names_too_long_for_key_are_refused():

@@ -8,6 +8,8 @@ from local.config import TEXT
 from tagmill.config.sources import MASK, effective
 from tests.support.delivery import tagmill
 
+AZURE = "spark.hadoop.fs.azure.account.key.here.dfs.core.windows.net"
+
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
@@ -16,6 +18,7 @@ def file(tmp_path, monkeypatch):
     text = TEXT.format(cassandra=1, clickhouse=2, classes="c", pipeline="orders", first="20261121T07:00")
     text = text.replace('root = "data"', 'root = "s3a://key:sesame@bucket/t"')
     conf = '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "sesame"\n"spark.executor.memory" = "4g"\n'
+    conf += f'"{AZURE}" = "sesame"\n'
     path.write_text(f"{text}\n{conf}[pipelines.orders.quality]\nnamed_rows = 7\n")
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", "sesame")
     (tmp_path / "secret").write_text("sesame")
@@ -43,7 +46,8 @@ def test_effective_names_source_of_each_key(file) -> None:
     assert values["pipelines.orders.quality.named_rows"] == (7, str(file))
     assert values["pipelines.orders.batch_rows"] == (250_000, "default")
     assert values["storage.root"][0] == f"s3a://key:{MASK}@bucket/t"
-    assert values["spark.conf"][0] == {"spark.hadoop.fs.s3a.secret.key": MASK, "spark.executor.memory": "4g"}
+    masked = {"spark.hadoop.fs.s3a.secret.key": MASK, AZURE: MASK}
+    assert values["spark.conf"][0] == {"spark.executor.memory": "4g"} | masked
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "JSON"])
