@@ -116,7 +116,7 @@ def of_numbers(view: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.max(F.when(F.col("ticks") < before, F.col("number"))).alias("covered"),
     )
     is_whole = F.col("rows") == F.col("last") - F.col("first") + 1
-    go_together = (F.col("low") == F.col("high")) & ((F.col("first") > 1) | (F.col("low") == 0))
+    go_together = (F.col("low") == F.col("high")) & (F.col("low") == F.col("first") - 1)
     return sums.withColumn("is_open", (F.col("rows") > 0) & ~(is_whole & go_together))
 
 
