@@ -94,7 +94,7 @@ def unproven(in_view: DataFrame, in_journal: DataFrame) -> DataFrame:
     The numbers of a tag are proven if
     - the view has as many rows as the journal, from the same first to the same last sequence_nr,
     - every sequence_nr between them has the tag,
-    - number and sequence_nr go up together, from 1 if the first sequence_nr is 1.
+    - number and sequence_nr go up together, and the first number is 1.
     The last two follow from the view alone (`is_open`).
     """
     of_journal = in_journal.select(

@@ -42,9 +42,10 @@ def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
 
     Out: persistence_id; of the events up to the scope's `until` their number `rows`, the `first` and `last` sequence_nr, how
     often they have a tag of the pipeline (`tagged`), and whether their sequence_nrs are not each there once, from the first to
-    the last (`is_broken`); of all events the `lowest` and `highest` sequence_nr, the `earliest` readable time (ticks), how many
-    are `unreadable`, how `many` have more than MOST_TAGS tags, and the `most` tags; of those before `before` (ticks) how many
-    are `covered`, the highest `partition_nr` and the newest write (`written`); the `next` sequence_nr is the lowest of the others.
+    the last (`is_broken`); of all events their number `events`, the `lowest` and `highest` sequence_nr, the `earliest` readable
+    time (ticks), how many are `unreadable`, how `many` have more than MOST_TAGS tags, and the `most` tags; of those before
+    `before` (ticks) how many are `covered`, the highest `partition_nr` and the newest write (`written`); the `next` sequence_nr
+    is the lowest of the others.
 
     Events later than the audit's `until` don't break a journal: a scan may see an event and not the one before it.
     """
@@ -63,6 +64,7 @@ def of_ids(events: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.count_if(F.col("flaw") == Reason.NO_TIME_UUID.value).alias("unreadable"),
         F.count_if(F.col("tag_count") > MOST_TAGS).alias("many"),
         F.max("tag_count").alias("most"),
+        F.count("*").alias("events"),
         F.count_if(is_covered).alias("covered"),
         F.max(F.when(is_covered, F.col("partition_nr"))).alias("partition_nr"),
         F.max(F.when(is_covered, F.col("written"))).alias("written"),
@@ -114,7 +116,7 @@ def of_numbers(view: DataFrame, scope: Scope, before: int = 0) -> DataFrame:
         F.max(F.when(F.col("ticks") < before, F.col("number"))).alias("covered"),
     )
     is_whole = F.col("rows") == F.col("last") - F.col("first") + 1
-    go_together = (F.col("low") == F.col("high")) & ((F.col("first") > 1) | (F.col("low") == 0))
+    go_together = (F.col("low") == F.col("high")) & (F.col("low") == F.col("first") - 1)
     return sums.withColumn("is_open", (F.col("rows") > 0) & ~(is_whole & go_together))
 
 

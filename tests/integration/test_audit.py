@@ -382,16 +382,21 @@ def test_audit_during_writes_finds_nothing(module_journal, settings, spark):
     assert 0 < report.clickhouse < report.view <= before + 50
 
 
-@pytest.mark.parametrize("hidden", [0, 2], ids=["from the first", "behind start_from"])
-def test_numbers_wrong_in_all_stores_are_found(journal: Any, settings: Any, spark: Any, hidden: int) -> None:
+@pytest.mark.parametrize(
+    ("hidden", "untagged", "shift"),
+    [(0, 0, 1), (2, 0, -2), (2, 2, -1)],
+    ids=["from the first", "behind start_from", "behind events without tags"],
+)
+def test_numbers_wrong_in_all_stores_are_found(
+    journal: Any, settings: Any, spark: Any, hidden: int, untagged: int, shift: int
+) -> None:
     """Deliver a view whose numbers begin at another than the plugin gives: all sums agree, and the audit names each row."""
     begin, made = this_hour() - timedelta(hours=2), journal()
     rows = [row for name in "ab" for row in events(name, range(1, 7), begin)]
-    made.messages(rows)
-    shift = -hidden or 1  # as if the first events had no tag, or one too high
     for row in rows:
-        if row["persistence_id"] == "b":
-            row["tag_pid_sequence_nr"] += shift
+        row["tags"] = {"t"} if row["sequence_nr"] > untagged else set()
+        row["tag_pid_sequence_nr"] += shift if row["persistence_id"] == "b" else -untagged
+    made.messages(rows)
     made.view(row for row in rows if row["sequence_nr"] > hidden)
     configured = settings(
         made.keyspace,

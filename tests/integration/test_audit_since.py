@@ -216,6 +216,25 @@ def test_wrong_new_events_are_found(
     assert found.items() >= finding.items()
 
 
+@pytest.mark.parametrize(
+    ("persistence_id", "number", "partition_nr", "kind"),
+    [
+        ("id-0", 61, 7, "missing_in_view"),
+        pytest.param("new", 1, 7, "missing_in_view", marks=pytest.mark.long),
+        pytest.param("id-0", 5, 1, "two_writers", marks=pytest.mark.long),
+    ],
+    ids=["next event far away", "new id far away", "second writer"],
+)
+def test_events_elsewhere_are_found(
+    persistence_id: str, number: int, partition_nr: int, kind: str, proven: Any
+) -> None:
+    """An event in a partition where none is looked for is counted, so everything is read."""
+    case = proven()
+    writer = "0a1b2c3d-0000-4000-8000-000000000002"
+    case.journal.messages(recent(persistence_id, number, partition_nr=partition_nr, writer_uuid=writer))
+    assert kind in case.kinds()
+
+
 def test_wrong_new_number_is_found(proven):
     """The first new row of a tag has the wrong number."""
     case = proven()
