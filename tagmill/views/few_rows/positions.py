@@ -46,6 +46,13 @@ class Position:
         """The sequence_nr up to which nothing is left to build."""
         return max(self.sequence_nr, self.deleted_to)
 
+    @property
+    def waits_numbered(self) -> bool:
+        """Whether the application has numbered events that are still to be built, as they waited when its numbers were
+        adopted.
+        """
+        return any((line.sequence_nr or 0) > self.from_nr for line in self.progress)
+
     def as_refused(self) -> Refused:
         """Return what an error says of a persistence_id that another writer has numbered."""
         return Refused(self.persistence_id, self.progress, self.found, self.scanned)
