@@ -23,6 +23,8 @@ REQUIRED = (
     "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id "
     "ser_manifest writer_uuid".split()
 )
+# The value of view_progress.scanned if tag_scanning had no row: a null would leave the value of an earlier build.
+NOT_SCANNED = -1
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
 CleanedOf = Mapping[BucketSize, DataFrame]
 
@@ -261,7 +263,7 @@ def with_records(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *,
         ID,
         "sequence_nr",
         "partition_nr",
-        "scanned",
+        F.when(F.col("scanned") != NOT_SCANNED, F.col("scanned")).alias("scanned"),
         F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded"),
     )
 

@@ -89,7 +89,8 @@ def truncate(
 class _Deleter(SelectionAttempt):
     """The deletion of what was chosen.
 
-    `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay.
+    `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay, as do the rows of
+    tag_scanning of persistence ids that keep all their lines.
     `counts_kept`: the lines of tag_write_progress that stay are written to `kept`, to be counted.
     """
 
@@ -205,24 +206,32 @@ class _Deleter(SelectionAttempt):
         return materialize(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, positions: DataFrame, forgotten: DataFrame) -> None:
-        """Write Tagmill's own records of persistence ids with forgotten tags, without those tags."""
+        """Write Tagmill's own records of persistence ids with forgotten tags, without those tags, and of all whose row
+        of tag_scanning goes.
+        """
         from pyspark.sql import functions as F
 
-        gone = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
-        rest = F.filter("recorded", lambda line: ~F.array_contains("gone", line["tag"]))
+        of_ids = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
+        changed = F.col("gone").isNotNull()
+        if not self.row_by_row:
+            changed |= F.col("scanned").isNotNull()
+        gone = F.coalesce("gone", F.array().cast("array<string>"))
+        rest = F.filter("recorded", lambda line: ~F.array_contains(gone, line["tag"]))
         records = (
             self.records(positions).where("sequence_nr is not null")
             if self.ours
             else self.records(positions.where("false"))
         )
         materialize(
-            records.join(gone, ID).select(
+            records.join(of_ids, ID, "left")
+            .where(changed)
+            .select(
                 ID,
                 "sequence_nr",
                 "partition_nr",
-                "scanned",
+                F.lit(None).cast("bigint").alias("scanned"),
                 rest.alias("progress"),
-                F.expr("filter(gone, t -> false)").alias("new"),
+                F.array().cast("array<string>").alias("new"),
             ),
             f"{self.url}/records",
         )

@@ -79,25 +79,26 @@ class Reader:
         self.numbered: DataFrame | None = None
         self.messages = journal.table(journal.names.messages)
 
-    def stage(self, starting_points: DataFrame, *, adopt: bool) -> bool:
+    def stage(self, starting_points: DataFrame) -> bool:
         """Write all new events to files below `folder`/pass-N and return whether there are any.
 
         In: what frames.build_positions returns.
 
         The files of a first build may have events of other persistence ids, too; numbering leaves them out.
-        With `adopt`, an event of an adopted persistence_id is written without the tags for which the
-        application has numbered it.
+        An event of an adopted persistence_id is written without the tags for which the application has numbered
+        it, in later builds as well if it waited in the one that adopted.
         """
         open_ids = starting_points.where("not refused")
-        if adopt:
-            last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
-            self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
-        any_known, deleted, *of_ways = _parts(
+        any_known, deleted, numbered, *of_ways = _parts(
             starting_points.withColumn("first", F.col("partition_nr")),
             F.expr("known"),
             F.expr("not refused and from_nr > 0"),
+            F.expr("not refused and exists(progress, line -> line.sequence_nr > from_nr)"),
             *map(F.expr, WAYS),
         )
+        if numbered is not None:
+            last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
+            self.numbered = numbered.rows.select(ID, F.map_from_entries(last).alias("numbered"))
         if any_known is None:
             return self._whole_table(open_ids, some_deleted=deleted is not None)
         return self._by_key(*of_ways)

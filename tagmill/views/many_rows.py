@@ -41,7 +41,7 @@ def number(new: NewEvents) -> Numbered:
     )
     reader = attempt.reader(folder, new.until)
     checkpoints.reached("build.reading")
-    found = reader.stage(starting_points, adopt=new.adopt)
+    found = reader.stage(starting_points)
     written_at = new.write_time()
     if not found and not new.adopt:
         stopped = _stopped(refused_ends, new.known) if refused else []

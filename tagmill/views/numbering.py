@@ -78,6 +78,9 @@ def records(reached: DataFrame, ends: DataFrame, starting_points: DataFrame) -> 
     persistence_id, from_nr, partition_nr, scanned, progress, adopted.
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose
     progress moved).
+
+    The sequence_nr of an adopted persistence_id without events to number is 0, since it isn't known in which
+    partition the next one will be: the next build looks behind the deletions for it.
     """
     last = reached.groupBy(ID).agg(F.max_by("partition_nr", "sequence_nr").alias("reached"))
     lines = (
@@ -96,7 +99,7 @@ def records(reached: DataFrame, ends: DataFrame, starting_points: DataFrame) -> 
         .withColumn("new", F.transform("moved", lambda line: line["tag"]))
         .select(
             ID,
-            F.coalesce("upto", "from_nr").alias("sequence_nr"),
+            F.when(F.col("reached").isNotNull(), F.col("upto")).otherwise(0).alias("sequence_nr"),
             F.coalesce("reached", "partition_nr").alias("partition_nr"),
             "scanned",
             F.array_sort(

@@ -115,7 +115,9 @@ class SelectionAttempt(Attempt):
             ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then")
         )
         scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
-        ahead = F.exists("found", lambda line: line["sequence_nr"] > F.col("limit"))
+        ahead = F.exists(
+            "found", lambda line: (line["sequence_nr"] > F.col("limit")) & ~F.array_contains("base", line)
+        )
         joined = positions.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
         return materialize(joined, f"{self.url}/limits")
 

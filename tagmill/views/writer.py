@@ -23,6 +23,7 @@ from tagmill.cassandra import uuids
 from tagmill.cassandra.bulk_writer import Target, write_rows
 from tagmill.cassandra.client import PARTITIONS_TOGETHER, Cassandra
 from tagmill.domain import identifiers
+from tagmill.journal.frames import NOT_SCANNED
 from tagmill.runs import checkpoints
 from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
@@ -120,6 +121,7 @@ def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest
         fields = ("number", "sequence_nr", "offset")
         ours = [
             record
+            | {"scanned": NOT_SCANNED if record["scanned"] is None else record["scanned"]}
             | {f"{name}s": [(line["tag"], line[name]) for line in record["progress"]] for name in fields}
             for record in records
         ]
@@ -161,7 +163,7 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
         ID,
         "sequence_nr",
         "partition_nr",
-        "scanned",
+        F.coalesce("scanned", F.lit(NOT_SCANNED)).alias("scanned"),
         F.lit(manifest.build).cast("bigint").alias("build"),
         *maps,
     )

@@ -30,6 +30,7 @@ from tests.support.building import VIEWS, built, in_order, load_messages, record
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmill
 from tests.support.errors import raises
 from tests.support.events import events, offset, this_hour
+from tests.support.few_builds import compared
 from tests.support.stack import own_keyspaces
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
@@ -285,6 +286,28 @@ def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
     )
     (left,) = done(rebuild, configured, spark).left_examples
     assert left.persistence_id == one["persistence_id"] and "somebody else has numbered it" in left.why
+
+
+@pytest.mark.parametrize("operation", [truncate, pytest.param(delete, marks=pytest.mark.long)])
+def test_adopted_ids_are_built_after_deletion(operation, stack, journal, settings, spark, monkeypatch):
+    """Adopt persistence ids with rows of tag_scanning, which deletions take away; workers write for one of them."""
+    if operation is delete:
+        monkeypatch.setattr(bulk_load, "FEW_ROWS", -1)
+    written = journal()
+    written.messages([*events("p", range(1, 4), BEGIN), *events("untagged", [1], BEGIN, tags=set())])
+    scanned = f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES (%s, 1)"
+    for persistence_id in ("p", "untagged"):
+        stack.session.execute(scanned, (persistence_id,))
+    configured = settings(written.keyspace, tags=["t"], views="tagmill", **HOUR)
+    assert built(configured, spark, adopt=True)["rows"] == 3
+    chosen = () if operation is truncate else (Selection(),)
+    operation(configured, only(configured), *chosen, owner=OWNER, spark=spark)
+    assert written.rows() == [] and changes(done(rebuild, configured, spark)) == {"added": 3}
+    written.messages(events("p", [4], BEGIN))
+    with compared():
+        result = built(configured, spark)
+    assert (result["refused"], result["rows"]) == (0, 1)
+    assert numbers(written, "p") == {number: number for number in range(1, 5)}
 
 
 def test_rebuild_leaves_cleaned_and_deleted_rows_alone(stack, keyspace, settings, spark):

@@ -13,6 +13,8 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.errors import ConfigurationError, ViewDiffers
 from tagmill.ledger import schema
 from tagmill.ledger.view_waiting import WaitingIds
+from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Selection
 from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill
@@ -251,6 +253,48 @@ def test_build_ids_numbered_by_application_are_refused(stack, journal, settings,
     assert result["rows"] == 1  # the application says that theirs is numbered up to 3
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned"), *three("theirs")[:2]]
     assert built(configured, spark)["moved"] == 0
+
+
+def adopted(stack, spark, written, configured, numbered):
+    """Adopt persistence ids that the application has numbered up to these sequence_nrs, while all events are young."""
+    for persistence_id, sequence_nr in numbered.items():
+        stack.session.execute(
+            f"INSERT INTO {written.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)",
+            [persistence_id],
+        )
+        stack.session.execute(
+            f"INSERT INTO {written.keyspace}.tag_write_progress (persistence_id, tag, offset, sequence_nr, "
+            "tag_pid_sequence_nr) VALUES (%s, 't', now(), %s, %s)",
+            (persistence_id, sequence_nr, sequence_nr),
+        )
+    (name, pipeline), *_ = configured.pipelines.items()
+    waiting = pipeline.model_copy(update={"eventual_consistency_delay_seconds": 86_400.0})
+    return built(configured.model_copy(update={"pipelines": {name: waiting}}), spark, adopt=True)
+
+
+def test_adopted_ids_without_events_are_continued(stack, journal, settings, spark):
+    """Adopt persistence ids whose events are all deleted, or young: the next build finds the events behind."""
+    written = journal()
+    configured, ids = settings(written.keyspace, **HOUR), ("all deleted", "late")
+    for persistence_id in ids:
+        written.deleted_to(persistence_id, 50)
+    written.messages(events("late", [51], BEGIN, partition_nr=5))
+    assert adopted(stack, spark, written, configured, dict.fromkeys(ids, 50))["rows"] == 0
+    written.messages(events("all deleted", [51], BEGIN, partition_nr=5))
+    assert built(configured, spark)["rows"] == 2
+    assert numbers(stack, written.keyspace) == [(persistence_id, 51, 51) for persistence_id in ids]
+
+
+def test_adopted_events_that_waited_keep_numbers(stack, journal, settings, spark):
+    """Adopt while the application's last events are young: builds and rebuilds leave their numbers alone."""
+    written, configured = (made := journal()), settings(made.keyspace, **HOUR)
+    written.both(events("p", (1, 2), BEGIN))
+    written.messages(events("p", (3,), BEGIN))
+    assert adopted(stack, spark, written, configured, {"p": 2})["rows"] == 0
+    chosen = {"owner": OWNER, "spark": spark, "dry_run": True}
+    report = rebuild(configured, only(configured), Selection(), **chosen)
+    assert (report.left, report.total("same"), report.total("added")) == (0, 2, 1)
+    assert built(configured, spark)["rows"] == 1 and numbers(stack, written.keyspace) == three("p")
 
 
 def test_build_keeps_meta_where_columns_exist(stack, journal, settings, spark):

@@ -52,6 +52,8 @@ def _number(new: NewEvents, most: int) -> Numbered | None:
         refused = sorted((one for one in found if one.refused), key=lambda one: one.persistence_id)
         first_refused = refused[0].as_refused() if refused else None
         new.check_refused(len(refused), first_refused)
+        if any(one.waits_numbered and not one.refused for one in found):
+            return None
         checkpoints.reached("build.reading")
         rows = EventReader(cassandra, pages, attempt.journal, most, MOST_BYTES).new_events(found)
     written_at = new.write_time()

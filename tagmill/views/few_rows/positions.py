@@ -10,7 +10,7 @@ from uuid import UUID
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.paging import Pages
 from tagmill.domain import identifiers
-from tagmill.journal.frames import ID, JournalSchema
+from tagmill.journal.frames import ID, NOT_SCANNED, JournalSchema
 from tagmill.views.numbered import Line, Refused
 
 # Rows of tag_write_progress, which has one a tag, that are read for each persistence_id.
@@ -45,6 +45,13 @@ class Position:
     def from_nr(self) -> int:
         """The sequence_nr up to which nothing is left to build."""
         return max(self.sequence_nr, self.deleted_to)
+
+    @property
+    def waits_numbered(self) -> bool:
+        """Whether the application has numbered events that are still to be built, as they waited when its numbers were
+        adopted.
+        """
+        return any((line.sequence_nr or 0) > self.from_nr for line in self.progress)
 
     def as_refused(self) -> Refused:
         """Return what an error says of a persistence_id that another writer has numbered."""
@@ -85,7 +92,7 @@ def positions(
 def _position(persistence_id: str, record: Any, plugin: _Plugin) -> Position:
     known = record is not None and record.sequence_nr is not None
     recorded = _recorded(record) if record is not None else []
-    scanned_then = record.scanned if record is not None else None
+    scanned_then = None if record is None or record.scanned == NOT_SCANNED else record.scanned
     found = sorted(plugin.lines, key=lambda line: line.tag)
     return Position(
         persistence_id=persistence_id,
