@@ -496,6 +496,23 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
 
 
+def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
+    """Read an id's purge in its old partition again, with its new life in the new one: nothing changes."""
+    journal, (moves,) = kafka_journal(), keys((0, 1))
+    run, topic = replicator(journal, spark), journal.topic("a", 2)
+    topic.append(moves, [(1, "old")], partition=0)
+    topic.purge(moves, partition=0)
+    topic.grow(3)
+    topic.append(moves, [(1, "new"), (2, "new")], partition=1)
+    topic.flush()
+    run()
+    before = journal.rows(), journal.entries(), journal.pointers()
+    assert journal.seq_nrs(moves) == [1, 2]
+    stack.session.execute(f"TRUNCATE {journal.name}.pointer2")
+    run()
+    assert (journal.rows(), journal.entries(), journal.pointers()) == before
+
+
 def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
     """Keep unreadable records unchanged as dead letters, and replicate the rest."""
     from tagmill.cassandra.client import Cassandra
