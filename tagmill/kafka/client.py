@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import (
@@ -33,6 +34,13 @@ from tagmill.errors import (
 
 # A topic and the number of its partition.
 Partition = tuple[str, int]
+# Headers of a record in their order; a name may occur twice, and the one of NAME_NOT_UTF8 is None.
+Headers = list[tuple[str | None, bytes | None]]
+# What stands for all headers of a record if a name of them is not UTF-8: the client returns none of these.
+NAME_NOT_UTF8: Headers = [(None, None)]
+# The client returns a list with null pointers together with such a name's error. Only a call through C is certain
+# to notice the error: Python's own calls, once they are hot, skip the check, and the list then ends the process.
+_headers = methodcaller("headers")
 LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
 # What librdkafka says of a token endpoint that can't be asked, in contrast to one that refuses.
 NO_TOKEN_YET = re.compile(r"(?i)resolve host|connect|timed? ?out|HTTP error 5\d\d|\b50\d\b")
@@ -69,7 +77,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One record; its headers keep their order, and a name may occur twice."""
+    """One record."""
 
     topic: str
     partition: int
@@ -77,7 +85,7 @@ class KafkaRecord:
     timestamp: datetime
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    headers: Headers
 
 
 class _LoginError:
@@ -464,7 +472,18 @@ def milliseconds(message: Any) -> int:
     return 0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(found, LATEST_MS), 0)
 
 
+def headers_of(message: Any) -> Headers:
+    """Return a record's headers, or NAME_NOT_UTF8.
+
+    Call it once a message: after an error, the message returns the broken list.
+    """
+    try:
+        return _headers(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return NAME_NOT_UTF8
+
+
 def _record(message: Any) -> KafkaRecord:
     position = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
     at = EARLIEST + timedelta(milliseconds=milliseconds(message))
-    return KafkaRecord(*position, at, message.key(), message.value(), list(message.headers() or ()))
+    return KafkaRecord(*position, at, message.key(), message.value(), headers_of(message))

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.config.kafka import KafkaSettings
-from tagmill.kafka.client import Kafka, Span, milliseconds
+from tagmill.kafka.client import Kafka, Span, headers_of, milliseconds
 from tagmill.kafka.offset_ranges import Range
 
+# The name is null where it stands for headers that can't be read (client.NAME_NOT_UTF8).
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 RECORDS = pa.schema(
     {
@@ -73,7 +74,7 @@ def _batch(part: Range, messages: Sequence[Any]) -> pa.RecordBatch:
     count = len(messages)
     moments = np.fromiter(map(milliseconds, messages), np.int64, count) * 1000
     headers = [
-        [{"key": name, "value": value} for name, value in pairs] if (pairs := message.headers()) else None
+        [{"key": name, "value": value} for name, value in pairs] if (pairs := headers_of(message)) else None
         for message in messages
     ]
     columns = {

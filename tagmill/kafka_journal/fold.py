@@ -93,9 +93,9 @@ class Fold:
         if not self.partitions or self.partitions[-1] != record.partition:
             self.partitions.append(record.partition)
         at = Position(len(self.partitions) - 1, record.offset)
-        if not self.purged and self._applied(record):
-            # Records before it, in a partition that the id was in earlier, were applied as well.
-            self.entry, self.appended, self.dropped = self.before, False, at
+        if self._applied(record):
+            # Records before it, in a partition that the id was in earlier, were applied as well: a purge, too.
+            self.entry, self.purged, self.appended, self.dropped = self.before, False, False, at
             self.deletes.clear()
             return False
         if record.kind == "append":

@@ -106,7 +106,7 @@ class Incoming(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
+    headers: Sequence[tuple[str | None, bytes | None]]
 
 
 def decoded(
@@ -165,8 +165,11 @@ def decode(
     try:
         if apart and (reason := apart.get((record.topic, record.partition, record.offset))):
             raise wire_format.Undecodable(reason)
+        named = [(name, content) for name, content in headers if name is not None]
+        if len(named) < len(headers):
+            raise wire_format.Undecodable("the name of a header is not UTF-8")
         action = wire_format.decode_action(
-            next((content for name, content in headers if name == wire_format.ACTION), None)
+            next((content for name, content in named if name == wire_format.ACTION), None)
         )
         if action is None:
             return {"kind": "none"}
@@ -175,7 +178,7 @@ def decode(
         if len(key) > LONGEST_ID:
             raise wire_format.Undecodable(f"an id of {len(key)} bytes, more than Cassandra's keys hold")
         of_key = (_cached_of_key if len(key) <= CACHED_BYTES else _of_key)(key, record.partition, partitions)
-        read = {**of_key, **_facts(action), **_content(action, value, headers)}
+        read = {**of_key, **_facts(action), **_content(action, value, named)}
         if _size(value, *chain.from_iterable(headers)) > ALWAYS_FITS:
             _must_fit(read, largest)
         return read

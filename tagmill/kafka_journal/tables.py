@@ -8,6 +8,8 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +26,8 @@ TABLES = ("locks", "setting", "journal", "metajournal", "pointer2")
 LOCK, SETTING, SETTING_VALUE = "tagmill-schema", "tagmill-schema", "1"
 # Milliseconds of a day.
 DAY_MS = 86_400_000
+# Pointers of one logged batch: each has at most some 400 bytes, and Cassandra refuses batches of 50 KiB.
+POINTERS_TOGETHER = 100
 # Events of one page: each may have a megabyte.
 EVENTS_AT_ONCE = 100
 ENTRY = (
@@ -175,13 +179,24 @@ class KafkaJournalTables:
         }
 
     def point(self, pointers: Iterable[tuple[Partition, Pointer]]) -> None:
-        """Move pointers, except those that have a later write time already."""
+        """Move pointers, except those that have a later write time already.
+
+        Those of a topic move all or none: one that is left behind would let a purge be read again alone, and end
+        the life that its id has in another partition.
+        """
         now = self.cassandra.now()
-        self.cassandra.write_many(
+        insert = (
             f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES "
-            "(?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            ((*partition, one.offset, one.created, now, one.written) for partition, one in pointers),
+            "(?, ?, ?, ?, ?) USING TIMESTAMP ?; "
         )
+        for _, of_topic in groupby(sorted(pointers, key=itemgetter(0)), lambda one: one[0][0]):
+            while some := list(islice(of_topic, POINTERS_TOGETHER)):
+                values = [
+                    value
+                    for partition, one in some
+                    for value in (*partition, one.offset, one.created, now, one.written)
+                ]
+                self.cassandra.write_many(f"BEGIN BATCH {insert * len(some)}APPLY BATCH", [tuple(values)])
 
     def entries(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield these columns of all rows of metajournal, page by page."""

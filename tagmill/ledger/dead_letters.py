@@ -28,7 +28,9 @@ class DeadLetter:
     def bytes(self) -> int:
         """The number of bytes that its row has in Cassandra."""
         one = self.record
-        headers = sum(len(name.encode()) + len(value or b"") + BESIDE_CELL for name, value in one.headers)
+        headers = sum(
+            len((name or "").encode()) + len(value or b"") + BESIDE_CELL for name, value in one.headers
+        )
         return len(one.key or b"") + len(one.value or b"") + headers + len(self.reason.encode())
 
     def without_content(self, largest: int) -> "DeadLetter":

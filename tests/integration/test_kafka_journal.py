@@ -11,12 +11,15 @@ from unittest.mock import patch
 import pytest
 
 from tagmill.errors import GuardRefused, RecordsLost, SealedFileDamaged, StoreUnavailable, TopicRecreated
+from tagmill.kafka.client import NAME_NOT_UTF8, Span
+from tagmill.kafka.client import Kafka as KafkaClient
 from tagmill.kafka.partitioner import partition_of
 from tagmill.kafka_journal.replicate import pending, replicate
 from tagmill.kafka_journal.staging import LONGEST_ID
 from tagmill.ledger import schema
 from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
+from tests.support import odd_headers
 from tests.support.delivery import tagmill
 from tests.support.errors import raises
 from tests.support.kafka import (
@@ -496,6 +499,23 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
 
 
+def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
+    """Read an id's purge in its old partition again, with its new life in the new one: nothing changes."""
+    journal, (moves,) = kafka_journal(), keys((0, 1))
+    run, topic = replicator(journal, spark), journal.topic("a", 2)
+    topic.append(moves, [(1, "old")], partition=0)
+    topic.purge(moves, partition=0)
+    topic.grow(3)
+    topic.append(moves, [(1, "new"), (2, "new")], partition=1)
+    topic.flush()
+    run()
+    before = journal.rows(), journal.entries(), journal.pointers()
+    assert journal.seq_nrs(moves) == [1, 2]
+    stack.session.execute(f"TRUNCATE {journal.name}.pointer2")
+    run()
+    assert (journal.rows(), journal.entries(), journal.pointers()) == before
+
+
 def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
     """Keep unreadable records unchanged as dead letters, and replicate the rest."""
     from tagmill.cassandra.client import Cassandra
@@ -518,18 +538,26 @@ def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, 
     topic.append(longest, [(1, 1)], expire_after="1 day")
     topic.append(longest + "k", [(1, 1)])
     topic.flush()
+    name, action = append_header(5, 5)
+    odd_headers.send(topic.port, topic.name, b"good", b"{}", [(name.encode(), action), (b"\xff", b"")])
+    topic.append("good", [(6, 6)])
+    topic.flush()
+    with KafkaClient(journal.settings(FEW_ROWS).kafka) as client:
+        *_, odd, last = client.read(topic.name, 0, Span(0, 14))
+    assert odd.headers == NAME_NOT_UTF8 and last.headers == [append_header(6, 6, origin="app")]
     report = run()
-    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (6, 3, 3)
+    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (7, 3, 4)
     assert [text for text in report.warnings if "expireAfter" in text and "soon" in text]
-    assert "6 can't be read: tagmill deadletters list" in report.message
-    assert journal.seq_nrs("good") == [1, 4] and journal.seq_nrs(longest) == [1]
+    assert "7 can't be read: tagmill deadletters list" in report.message
+    assert journal.seq_nrs("good") == [1, 4, 6] and journal.seq_nrs(longest) == [1]
     with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
         letters = list(DeadLetters(cassandra, "tagmill_test", journal.name).listed())
-    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11]
+    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11, 12]
     first = letters[0]
     assert first.record.value == cut and first.record.key == b"good" and "cut off" in first.reason
     assert first.record.headers == [append_header(2, 2, "binary"), ("user", b"\xff")]
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
+    assert letters[6].reason == "the name of a header is not UTF-8" and letters[6].record.value == b"{}"
 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):

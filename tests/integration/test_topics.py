@@ -20,8 +20,10 @@ from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError, RecordsLost, SealedFileDamaged, TagmillError, TopicRecreated
 from tagmill.idle_connections import IdleConnections
+from tagmill.kafka.client import NAME_NOT_UTF8
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
+from tests.support import odd_headers
 from tests.support.delivery import tagmill
 from tests.support.errors import raises
 from tests.support.kafka import create, delete, lose
@@ -273,9 +275,13 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
     one.send(2, price="much")
     one.send(3)
     one.send(4, price=4)
+    one.topic.flush()
+    event = b'{"project": "p", "event_type": "created", "product_id": 5, "price": 5}'
+    for value in (event, b"{no json"):  # an event needs no header
+        odd_headers.send(one.topic.port, one.name, b"k", value, [(b"\xff", b"")])
     (run,) = one.deliver()
-    assert (run["rows"], run["unreadable"], run["tombstones"], run["records"]) == (2, 4, 1, 7)
-    assert one.products() == [1, 4]
+    assert (run["rows"], run["unreadable"], run["tombstones"], run["records"]) == (3, 5, 1, 9)
+    assert one.products() == [1, 4, 5]
     with Ledger(one.settings.cassandra) as ledger:
         letters = list(DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed())
     assert [(letter.record.offset, letter.record.key) for letter in letters] == [
@@ -283,9 +289,12 @@ def test_deliver_unreadable_records_become_dead_letters(shop):
         (3, b"None"),
         (4, b"2"),
         (5, b"3"),
+        (8, b"k"),
     ]
+    assert letters[4].record.headers == NAME_NOT_UTF8
     assert letters[0].record.value == b"{no json" and letters[0].record.headers == [("h", b"\xff")]
-    for letter, said in zip(letters, ("no JSON object", "product_id", "price", "price"), strict=True):
+    reasons = ("no JSON object", "product_id", "price", "price", "no JSON object")
+    for letter, said in zip(letters, reasons, strict=True):
         assert said in letter.reason
     code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name)
     assert code == 0 and "product_id" in out

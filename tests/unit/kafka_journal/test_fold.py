@@ -116,6 +116,16 @@ def test_fold_of_moved_id_goes_on():
     )
 
 
+def test_purge_left_in_old_partition_is_not_repeated():
+    """Read a purge in the old partition again with the new life in the new one: nothing is purged or written."""
+    records = [record("append", 1, 5), record("purge", 2), record("append", 3, 2, partition=3)]
+    before = folded(*records).entry
+    again = folded(*records, entry=before)
+    assert again.entry == before and not again.purged
+    on = folded(*records, record("append", 4, 3, partition=3), entry=before)
+    assert (on.entry.seq_nr, on.entry.record_id, on.purged) == (3, before.record_id, False)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -194,3 +204,17 @@ def test_folds_equal_single_actions(actions, cuts, again):
         entry, begin = fold.entry, end
         assert rows == model.events
         assert (None if entry is None else (entry.seq_nr, entry.delete_to)) == model.entry
+
+
+@settings(max_examples=400)
+@given(of_partitions=st.lists(ACTIONS, min_size=1, max_size=3))
+def test_folding_everything_again_changes_nothing(of_partitions):
+    """Fold the records of an id that moved between partitions once more on the entry that they left."""
+    records = [
+        record(kind, offset, to, partition)
+        for partition, actions in enumerate(of_partitions)
+        for offset, (kind, to) in enumerate(actions)
+    ]
+    before = folded(*records).entry
+    again = folded(*records, entry=before)
+    assert (again.entry, again.purged and before is not None, again.cut_to) == (before, False, 0)

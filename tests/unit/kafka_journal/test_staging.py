@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tagmill.kafka.client import NAME_NOT_UTF8
 from tagmill.kafka_journal.staging import LONGEST_ID, Incoming, decode
 from tests.support.kafka import append_header, binary
 
@@ -35,6 +36,12 @@ def test_what_is_no_id_cannot_be_read(key, why):
     """Keys that are missing, not UTF-8 or too long are staged as broken, with the key and the reason."""
     found = staged(key)
     assert found["kind"] == "broken" and why in found["reason"] and found["key"] == key
+
+
+def test_staged_header_names_not_utf8_are_broken():
+    """A record whose headers the client can't return may be a journal record, so it is not passed over."""
+    found = decode(Incoming("t", 0, 0, b"id", b"v", NAME_NOT_UTF8), 1, LARGEST)
+    assert (found["kind"], found["reason"]) == ("broken", "the name of a header is not UTF-8")
 
 
 @pytest.mark.parametrize(
