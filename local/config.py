@@ -1,6 +1,7 @@
 """Write the demo's configuration file: its pipelines on the local stack."""
 
 import os
+import re
 from pathlib import Path
 
 from local import class_archive
@@ -77,7 +78,7 @@ type = "LowCardinality(String)"
 def write_config(
     layout: StackLayout, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00"
 ) -> Path:
-    """Write the configuration file unless it exists, and return its path.
+    """Write the configuration file, or only the ports if it exists, and return its path.
 
     Keyspace and destination get the pipeline's name.
     """
@@ -93,4 +94,17 @@ def write_config(
             first=first_time_bucket,
         )
         file.write_text(text, encoding="utf-8")
+    elif (text := _with_ports(before := file.read_text(encoding="utf-8"), layout)) != before:
+        file.write_text(text, encoding="utf-8")
     return file
+
+
+def _with_ports(text: str, layout: StackLayout) -> str:
+    """Return a configuration with the stack's ports, which another start may have changed."""
+    for section, key, port in (
+        ("cassandra", "port = ", layout.ports.cassandra),
+        ("clickhouse", "port = ", layout.ports.clickhouse),
+        ("kafka", r'bootstrap_servers = \["127.0.0.1:', layout.ports.kafka),
+    ):
+        text = re.sub(rf"(?m)(^\[{section}\]\n(?:[^\[\n].*\n|\n)*?{key})\d+", rf"\g<1>{port}", text)
+    return text

@@ -467,7 +467,9 @@ def contact(settings: CassandraSettings) -> Contact:
     session = _connect(cluster, settings, where)
     try:
         with explained(where):
-            row = session.execute("SELECT data_center, release_version, cluster_name FROM system.local").one()
+            asked = "SELECT data_center, release_version, cluster_name FROM system.local"
+            # Without a host any node of the cluster answers, also one of another datacenter.
+            row = session.execute(asked, host=cluster.get_control_connection_host()).one()
             return Contact(row.data_center, row.release_version, row.cluster_name)
     finally:
         cluster.shutdown()

@@ -3,6 +3,7 @@
 import getpass
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -211,8 +212,11 @@ def _cell(value: Any) -> str | Text:
 
 
 def person() -> str:
-    """Return the name of the current user, for the ledger."""
-    return getpass.getuser()
+    """Return the name of the current user, for the ledger; the number of one that has no name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from itertools import groupby
+from math import ceil
 from shutil import copyfileobj
 from typing import Any, BinaryIO, cast
 from uuid import UUID
@@ -127,8 +128,8 @@ class _Connection:
                 pool_mgr=self._pool,
                 # With it, the certificate is the login, and no password is sent.
                 client_cert=shown if settings.username and settings.password is None else None,
-                connect_timeout=int(settings.connect_timeout_seconds),
-                send_receive_timeout=int(settings.request_timeout_seconds),
+                connect_timeout=ceil(settings.connect_timeout_seconds),
+                send_receive_timeout=ceil(settings.request_timeout_seconds),
                 autogenerate_session_id=False,
             )
             failed.pop_all()

@@ -19,10 +19,11 @@ from tagmill.doctor.model import Checked, Finding, Level, fine, said_of, warning
 from tagmill.errors import TagmillError
 from tagmill.runs.storage import RunFiles
 from tagmill.spark import job_environment
-from tagmill.spark.session import spark_conf
+from tagmill.spark.session import require_python, spark_conf
 
-# Versions of Java that Spark 3.5 is made for.
-JAVA = (8, 11, 17)
+# Versions of Java that a major version of Spark is made for.
+JAVA = {3: (8, 11, 17), 4: (17, 21)}
+USUAL_SPARK = "3.5"
 # Seconds for an interpreter or a Java to say its version.
 ANSWER_SECONDS = 10
 # Bytes of the file that is written for a trial, and bytes that a folder should have left.
@@ -35,7 +36,8 @@ def programs(environment: Path | None = None) -> Checked[bool]:
 
     `environment`: the configured folder of the environment for jobs.
     """
-    found = (_python(), _java(), _spark(environment))
+    spark, pyspark = _spark(environment)
+    found = (_python(), _java(pyspark), spark)
     yield from found
     return all(finding.level is not Level.WRONG for finding in found)
 
@@ -49,9 +51,14 @@ def files(settings: Settings) -> Checked[bool]:
     return jars.level is not Level.WRONG
 
 
-def own_minor() -> str:
+def this_python() -> tuple[int, ...]:
     """Return the version of this Python, without its patch level."""
-    return "{}.{}".format(*sys.version_info[:2])
+    return sys.version_info[:2]
+
+
+def own_minor() -> str:
+    """Return the version of this Python as text, without its patch level."""
+    return "{}.{}".format(*this_python())
 
 
 def _python() -> Finding:
@@ -69,7 +76,8 @@ def _python() -> Finding:
     return fine(check, f"Python {said} here and as PYSPARK_PYTHON")
 
 
-def _java() -> Finding:
+def _java(pyspark: str) -> Finding:
+    """Judge the Java that jobs start by the version of PySpark."""
     check, home = "java", os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     cure = "install Java 17, and set JAVA_HOME"
@@ -83,10 +91,13 @@ def _java() -> Finding:
     if match is None:
         return wrong(check, f"{java} is no Java: {said[:100]}", cure)
     major, from_ = int(match[1]), "JAVA_HOME" if home else "PATH"
-    if major < min(JAVA):
-        return wrong(check, f"Java {major} ({from_}: {java}) is too old for Spark", cure)
-    if major not in JAVA:
-        return warning(check, f"Java {major} ({from_}: {java}) is not one that Spark is made for", cure)
+    suitable = JAVA.get(_major(pyspark), (17,))
+    if major < min(suitable):
+        return wrong(check, f"Java {major} ({from_}: {java}) is too old for Spark {pyspark}", cure)
+    if major not in suitable:
+        return warning(
+            check, f"Java {major} ({from_}: {java}) is not one that Spark {pyspark} is made for", cure
+        )
     return fine(check, f"Java {major} ({from_}: {java})")
 
 
@@ -96,43 +107,63 @@ def _output(command: list[str]) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def _spark(environment: Path | None) -> Finding:
-    """Look for Spark in this Python; Airflow's starts jobs in an environment of their own."""
-    check = "spark-submit"
+def _major(pyspark: str) -> int:
+    return int(pyspark.partition(".")[0])
+
+
+def _spark(environment: Path | None) -> tuple[Finding, str]:
+    """Look for Spark in this Python; Airflow's starts jobs in an environment of their own. Return its version, too:
+    the one that a plain installation has if it isn't known.
+    """
+    check, unknown = "spark-submit", USUAL_SPARK
     if find_spec("pyspark") is not None:
         with suppress(PackageNotFoundError):
-            return fine(check, f"pyspark {version('pyspark')} in this Python")
+            pyspark = version("pyspark")
+            said = f"pyspark {pyspark} in this Python"
+            return _for_python(fine(check, said), this_python(), pyspark), pyspark
     cure = f"install tagmill[spark] in {job_environment.DEFAULT}, or set spark.environment"
     try:
         folder = job_environment.find(environment)
     except TagmillError as error:
-        return wrong(check, said_of(error), cure)
+        return wrong(check, said_of(error), cure), unknown
     if folder is not None:
         return _environment(check, folder, cure)
     home = os.environ.get("SPARK_HOME")
     submit = shutil.which("spark-submit") or (home and shutil.which("spark-submit", path=f"{home}/bin"))
     if submit:
-        return fine(check, f"{submit}; commands that need Spark run in its own Python")
-    return wrong(
-        check,
-        f"no pyspark is in this Python or in {job_environment.DEFAULT}, and no spark-submit on PATH or below SPARK_HOME",
-        cure,
+        return fine(check, f"{submit}; commands that need Spark run in its own Python"), unknown
+    missing = (
+        f"no pyspark is in this Python or in {job_environment.DEFAULT}, and no spark-submit on PATH or below "
+        "SPARK_HOME"
     )
+    return wrong(check, missing, cure), unknown
 
 
-def _environment(check: str, folder: Path, cure: str) -> Finding:
+def _for_python(found: Finding, python: tuple[int, ...], pyspark: str) -> Finding:
+    """Return the finding, or what is wrong if this version of PySpark does not support a Python."""
+    try:
+        require_python(python, pyspark)
+    except TagmillError as error:
+        return wrong(found.check, said_of(error), "install Spark where its jobs have such a Python")
+    return found
+
+
+def _environment(check: str, folder: Path, cure: str) -> tuple[Finding, str]:
     """Ask the Python of an environment for its versions."""
     ask = f"{MINOR}; from importlib.metadata import version; print(version('pyspark'), version('tagmill'))"
     try:
         minor, *versions = _output([str(folder / "bin" / "python"), "-P", "-c", ask]).split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return wrong(check, f"{folder} has no tagmill[spark] that runs: {said_of(error)}", cure)
+        return wrong(check, f"{folder} has no tagmill[spark] that runs: {said_of(error)}", cure), USUAL_SPARK
     if len(versions) != 2:
-        return wrong(check, f"{folder} has no tagmill[spark] that runs", cure)
+        return wrong(check, f"{folder} has no tagmill[spark] that runs", cure), USUAL_SPARK
     pyspark, own = versions
     if own != tagmill.__version__:
-        return wrong(check, f"{folder} has Tagmill {own}, this Python has {tagmill.__version__}", cure)
-    return fine(check, f"jobs run in {folder}: Python {minor}, pyspark {pyspark}")
+        return wrong(
+            check, f"{folder} has Tagmill {own}, this Python has {tagmill.__version__}", cure
+        ), pyspark
+    found = fine(check, f"jobs run in {folder}: Python {minor}, pyspark {pyspark}")
+    return _for_python(found, tuple(map(int, minor.split("."))), pyspark), pyspark
 
 
 def _jars(settings: Settings) -> Finding:

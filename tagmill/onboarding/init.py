@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,19 +75,22 @@ def propose(wanted: Wanted, ask: Ask) -> Proposal:
 def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
     """Check the text and write it, and beside it the JSON Schema that it names; return the written files.
 
-    Raises ConfigurationError: the file exists (unless `overwrite`), or the folder can't be written to.
+    A file that is overwritten keeps its mode, and a link to it stays. Raises ConfigurationError: the file exists
+    (unless `overwrite`), or the folder can't be written to.
     """
     schema_file = output.parent / SCHEMA_FILE
+    target = output.resolve()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".tagmill-", suffix=".toml", dir=output.parent)
+        handle, name = tempfile.mkstemp(prefix=".tagmill-", suffix=".toml", dir=target.parent)
         draft = Path(name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(proposal.text)
             _must_load(draft, output)
-            if overwrite:
-                draft.replace(output)
+            if overwrite and target.exists():
+                draft.chmod(stat.S_IMODE(target.stat().st_mode))
+                draft.replace(target)
             else:
                 with output.open("x", encoding="utf-8") as file:
                     file.write(proposal.text)

@@ -148,11 +148,11 @@ class _Proposal:
             first, why = moment_text(now - now % DAY_MS), "The journal has no event yet: today."
         else:
             first = EARLIEST
-            why = (
-                "The plugin's default. There is too much to look for the first bucket; earlier costs nothing."
-            )
+            too_much = "the view has" if buckets else "there is no view, and the journal has"
+            why = "The plugin's default. Readers of the view look into each bucket from it on: set the first one."
             self.made.not_told.append(
-                f"first_time_bucket: the view is too large to list; {EARLIEST} was taken"
+                f"first_time_bucket: {too_much} too many partitions to look for the first bucket; {EARLIEST} was "
+                "taken"
             )
         self.section.add("first_time_bucket", first, why)
         self.made.facts.append(f"first bucket {first} UTC")

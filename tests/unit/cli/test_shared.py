@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from argparse import Namespace
 
@@ -9,7 +10,16 @@ import pytest
 import typer
 
 from tagmill.cli import signals
-from tagmill.cli.shared import confirm_from_now_on, err, must_be_keys, one_line, out, show, show_and_ask
+from tagmill.cli.shared import (
+    confirm_from_now_on,
+    err,
+    must_be_keys,
+    one_line,
+    out,
+    person,
+    show,
+    show_and_ask,
+)
 from tagmill.config.id_lists import ids_of
 from tagmill.errors import ConfigurationError, StoreUnavailable
 from tagmill.spark.job_report import job_report
@@ -27,6 +37,14 @@ def test_names_are_printed_as_they_are(capsys):
     (title, _, _, _, *cells, _, line), errors = (text.splitlines() for text in capsys.readouterr())
     assert [title.strip(), *(cell.strip("│ ") for cell in cells)] == [":key:[b]", *names]
     assert [line, *errors] == [" ".join(names), " ".join(names), f"error: {' '.join(names)}"]
+
+
+def test_person_without_name_is_known_by_number(monkeypatch):
+    """In a container a user may have no name, neither in the environment nor in the list of users."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 3)
+    assert person() == f"uid {2**31 - 3}"
 
 
 def test_names_too_long_for_key_are_refused():

@@ -4,6 +4,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import ClickHouseSettings
 from tagmill.errors import ConfigurationError, StoreUnavailable
 
 
@@ -27,3 +28,10 @@ def test_permanent_error_is_configuration_error(code: int) -> None:
     """Errors that a person has to correct are not tried again."""
     with pytest.raises(ConfigurationError):
         raised(code)
+
+
+def test_timeouts_below_a_second_are_taken() -> None:
+    """Nobody listens on the port: that is said, whatever the timeouts."""
+    settings = ClickHouseSettings(port=1, connect_timeout_seconds=0.5, request_timeout_seconds=0.5)
+    with pytest.raises(StoreUnavailable):
+        ClickHouse(settings)

@@ -47,6 +47,32 @@ def test_java_is_judged_by_its_version(tmp_path, monkeypatch, said, status, leve
     assert bool(found.cure) == (level is not Level.FINE)
 
 
+@pytest.mark.parametrize(
+    ("pyspark", "python", "java", "levels"),
+    [
+        ("3.5.7", (3, 11), 17, (Level.FINE, Level.FINE)),
+        ("3.5.7", (3, 12), 17, (Level.WRONG, Level.FINE)),
+        ("4.0.1", (3, 13), 17, (Level.FINE, Level.FINE)),
+        ("4.0.1", (3, 13), 21, (Level.FINE, Level.FINE)),
+        ("4.0.1", (3, 12), 11, (Level.FINE, Level.WRONG)),
+    ],
+)
+def test_python_and_java_suit_installed_spark(tmp_path, monkeypatch, pyspark, python, java, levels) -> None:
+    """Judge Python and Java by the PySpark of this Python, and by that of the environment for jobs."""
+    program(tmp_path, "java", f'openjdk version "{java}.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "find_spec", lambda _: True)
+    monkeypatch.setattr(machine, "version", lambda _: pyspark)
+    monkeypatch.setattr(machine, "this_python", lambda: python)
+    assert (of("spark-submit").level, of("java").level) == levels
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark").mkdir(parents=True)
+    program(tmp_path, "spark-submit", "")
+    program(tmp_path, "python", f"{python[0]}.{python[1]}\n{pyspark} {tagmill.__version__}")
+    found = {finding.check: finding.level for finding in machine.programs(tmp_path)}
+    assert (found["spark-submit"], found["java"]) == levels
+
+
 def test_missing_java_and_spark_are_wrong(tmp_path, monkeypatch) -> None:
     for name in ("JAVA_HOME", "SPARK_HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from local import demo
+from local.config import write_config
 from local.layout import PORTS, ROOT, Ports, StackLayout
 from local.stack import Stack
+from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, LeaseTaken
 
 HOLDER = """
@@ -45,6 +47,18 @@ def test_alone_refuses_second_waits_for_killed(layout, capsys):
         threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
         with demo.alone(layout):
             assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
+
+
+def test_config_of_earlier_start_gets_new_ports(layout):
+    """Start on other ports: a configuration that is there keeps what a person wrote, but for the ports."""
+    file = write_config(layout)
+    file.write_text(file.read_text().replace('"@hourly"', '"@daily"'))
+    ports = Ports(cassandra=1001, clickhouse=1002, airflow=1003, kafka=1004)
+    write_config(StackLayout(layout.home, ports))
+    made = Settings.load(file)
+    found = (made.cassandra.port, made.clickhouse.port, made.kafka.bootstrap_servers)
+    assert found == (1001, 1002, ["127.0.0.1:1004"])
+    assert made.pipeline("orders").schedule == "@daily"
 
 
 def test_fresh_removes_report_and_makes_folder(tmp_path):

@@ -19,7 +19,7 @@ from tagmill.kafka.client import KafkaRecord
 from tagmill.onboarding.bucket_sizes import Detection
 from tagmill.onboarding.consistency import Replication, for_ledger, must_ask, reads_for, warnings
 from tagmill.onboarding.draft import plain_name
-from tagmill.onboarding.init import addresses
+from tagmill.onboarding.init import Proposal, addresses, write
 from tagmill.onboarding.journal_layout import Layout, generation, kind_of, layout_of
 from tagmill.onboarding.journal_proposal import EARLIEST, journal_draft
 from tagmill.onboarding.journal_survey import (
@@ -133,6 +133,35 @@ def test_journal_draft_of_large_view_says_so() -> None:
     assert f"{pipeline.first_time_bucket:%Y%m%dT%H:%M}" == EARLIEST
     assert len(pipeline.tags) == 200 and "t299" in pipeline.tags and "t0" not in pipeline.tags
     assert [line.partition(":")[0] for line in draft.not_told] == ["tags", "tags", "first_time_bucket"]
+
+
+def test_journal_draft_of_large_journal_without_view() -> None:
+    """A journal that can't be listed: its first bucket is for a person to say, since readers look into each."""
+    journal = {
+        "layout": Layout({"messages": ["messages"]}),
+        "tags": [TagFacts("order")],
+        "first_event": FIRST,
+    }
+    draft = journal_draft(known(**journal, messages_listed=False), "orders", "orders", take_proposal)
+    pipeline = loaded(draft).pipelines["orders"]
+    assert f"{pipeline.first_time_bucket:%Y%m%dT%H:%M}" == EARLIEST
+    (said,) = (line for line in draft.not_told if line.startswith("first_time_bucket"))
+    assert "there is no view" in said and "set the first one" in render([], draft.sections)
+
+
+def test_overwritten_file_keeps_mode_and_link(tmp_path) -> None:
+    """Write the file anew through a link: both stay, and others may read it as before."""
+    draft = journal_draft(known(), "orders", "orders", take_proposal)
+    proposal, real, link = (
+        Proposal(render(["head"], draft.sections), draft),
+        tmp_path / "real",
+        tmp_path / "link",
+    )
+    real.write_text("old")
+    real.chmod(0o644)
+    link.symlink_to(real)
+    write(proposal, link, overwrite=True)
+    assert link.is_symlink() and real.read_text() == proposal.text and real.stat().st_mode & 0o777 == 0o644
 
 
 def test_tables_are_told_by_their_keys() -> None:
