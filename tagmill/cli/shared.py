@@ -290,14 +290,26 @@ def decide(
     yes: bool,
     ask: Callable[[str, bool], None] = confirm,
 ) -> None:
-    """Make a decision that a person records in the ledger (show_and_ask), and print what it did as lines."""
+    """Make a decision that a person records in the ledger (show_and_ask), and print what it did as lines.
+
+    If it would change something else by the time of the answer, as after another run, show that and ask again.
+    """
     must_say_why(why, dry_run)
+    shown: list[str | list[str]] = []
 
     def display(said: str | list[str]) -> None:
+        shown.append(said)
         for line in [said] if isinstance(said, str) else said:
             out.print(line, markup=False)
 
-    display(show_and_ask(question, work, display, dry_run=dry_run, yes=yes, ask=ask))
+    def ask_until_it_holds(question: str, yes: bool) -> None:
+        ask(question, yes)
+        while shown and (said := work(True)) != shown[-1]:
+            err.print("this has changed while the question was open:")
+            display(said)
+            ask(question, yes)
+
+    display(show_and_ask(question, work, display, dry_run=dry_run, yes=yes, ask=ask_until_it_holds))
 
 
 def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Iterable[str]]:

@@ -9,7 +9,16 @@ import pytest
 import typer
 
 from tagmill.cli import signals
-from tagmill.cli.shared import confirm_from_now_on, err, must_be_keys, one_line, out, show, show_and_ask
+from tagmill.cli.shared import (
+    confirm_from_now_on,
+    decide,
+    err,
+    must_be_keys,
+    one_line,
+    out,
+    show,
+    show_and_ask,
+)
 from tagmill.config.id_lists import ids_of
 from tagmill.errors import ConfigurationError, StoreUnavailable
 from tagmill.spark.job_report import job_report
@@ -83,6 +92,22 @@ def test_command_shows_before_it_asks(monkeypatch, stdin, options, happens):
     except typer.Exit as ended:
         done.append(f"exit {ended.exit_code}")
     assert done == happens
+
+
+def test_decision_is_about_what_was_shown(monkeypatch, capsys):
+    """What a decision would change is shown again, and asked again, if it is something else after the answer."""
+    monkeypatch.setattr(sys, "stdin", Terminal("y\ny\n"))
+    runs, done = iter([7, 8, 8, 8]), []
+
+    def work(dry_run: bool) -> str:
+        run = next(runs)
+        done.extend([] if dry_run else [run])
+        return f"run {run} {'would be' if dry_run else 'is'} given up"
+
+    decide("Give up the open run?", work, why="stuck", dry_run=False, yes=False)
+    printed = capsys.readouterr().out
+    assert printed.index("run 7 would be") < printed.index("run 8 would be") < printed.index("run 8 is")
+    assert printed.count("[y/N]") == 2 and done == [8]
 
 
 def test_question_of_today_warns_scripts(monkeypatch, capsys):
