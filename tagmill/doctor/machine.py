@@ -21,8 +21,8 @@ from tagmill.runs.storage import RunFiles
 from tagmill.spark import job_environment
 from tagmill.spark.session import spark_conf
 
-# Versions of Java that Spark 3.5 is made for.
-JAVA = (8, 11, 17)
+# Versions of Java that Spark is made for, by its major version.
+JAVA = {3: (8, 11, 17), 4: (17, 21)}
 # Seconds for an interpreter or a Java to say its version.
 ANSWER_SECONDS = 10
 # Bytes of the file that is written for a trial, and bytes that a folder should have left.
@@ -35,7 +35,7 @@ def programs(environment: Path | None = None) -> Checked[bool]:
 
     `environment`: the configured folder of the environment for jobs.
     """
-    found = (_python(), _java(), _spark(environment))
+    found = (_python(), _java(_spark_major(environment)), _spark(environment))
     yield from found
     return all(finding.level is not Level.WRONG for finding in found)
 
@@ -69,7 +69,23 @@ def _python() -> Finding:
     return fine(check, f"Python {said} here and as PYSPARK_PYTHON")
 
 
-def _java() -> Finding:
+def _spark_major(environment: Path | None) -> int:
+    """Return the major version of the PySpark that runs jobs: this Python's or that of the environment for jobs; the
+    oldest known one if there is none.
+    """
+    if find_spec("pyspark") is not None:
+        with suppress(PackageNotFoundError):
+            return int(version("pyspark").partition(".")[0])
+    with suppress(TagmillError):
+        pyspark = job_environment.pyspark_of(job_environment.find(environment) or job_environment.DEFAULT)
+        for found in pyspark.parent.glob("pyspark-*.dist-info") if pyspark else ():
+            return int(found.name.removeprefix("pyspark-").partition(".")[0])
+    return min(JAVA)
+
+
+def _java(spark: int) -> Finding:
+    """Judge the version of Java; `spark`: the major version of Spark."""
+    made_for = JAVA.get(spark, JAVA[max(JAVA)])
     check, home = "java", os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     cure = "install Java 17, and set JAVA_HOME"
@@ -83,10 +99,12 @@ def _java() -> Finding:
     if match is None:
         return wrong(check, f"{java} is no Java: {said[:100]}", cure)
     major, from_ = int(match[1]), "JAVA_HOME" if home else "PATH"
-    if major < min(JAVA):
-        return wrong(check, f"Java {major} ({from_}: {java}) is too old for Spark", cure)
-    if major not in JAVA:
-        return warning(check, f"Java {major} ({from_}: {java}) is not one that Spark is made for", cure)
+    if major < min(made_for):
+        return wrong(check, f"Java {major} ({from_}: {java}) is too old for Spark {spark}", cure)
+    if major not in made_for:
+        return warning(
+            check, f"Java {major} ({from_}: {java}) is not one that Spark {spark} is made for", cure
+        )
     return fine(check, f"Java {major} ({from_}: {java})")
 
 

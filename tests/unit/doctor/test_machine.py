@@ -47,6 +47,22 @@ def test_java_is_judged_by_its_version(tmp_path, monkeypatch, said, status, leve
     assert bool(found.cure) == (level is not Level.FINE)
 
 
+@pytest.mark.parametrize(
+    ("java", "level"), [("11.0.2", Level.WRONG), ("17.0.11", Level.FINE), ("21.0.2", Level.FINE)]
+)
+def test_java_is_judged_by_spark_of_jobs(tmp_path, monkeypatch, java, level) -> None:
+    """Spark 4 needs another Java than 3.5, whether it is in this Python or in the environment for jobs."""
+    program(tmp_path, "java", f'openjdk version "{java}" 2024-04-16')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "version", lambda _: "4.3.0")
+    assert of("java").level is level
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+    for folder in ("pyspark", "pyspark-4.3.0.dist-info"):
+        (tmp_path / "lib" / "python3.11" / "site-packages" / folder).mkdir(parents=True)
+    program(tmp_path, "spark-submit", "")
+    assert of("java", tmp_path).level is level
+
+
 def test_missing_java_and_spark_are_wrong(tmp_path, monkeypatch) -> None:
     for name in ("JAVA_HOME", "SPARK_HOME"):
         monkeypatch.delenv(name, raising=False)
