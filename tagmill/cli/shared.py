@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial, wraps
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -23,7 +23,7 @@ from rich.text import Text
 from tagmill.cli import signals
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
-from tagmill.errors import TagmillError
+from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.runs import trace_log
 from tagmill.spark import errors
 
@@ -315,11 +315,31 @@ def decide(
 def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
     """Return an iterator with the named persistence ids and the file's, anew for each time they are needed.
 
-    The first list is checked at once; raises ConfigurationError. A pipe has only that one (is_read_twice).
+    The first list is checked at once; raises ConfigurationError, also later for a file that has changed since. A
+    pipe has only the first one (is_read_twice).
     """
     from tagmill.config.id_lists import ids_of
 
-    return chain([ids_of(named, file)], map(partial(ids_of, named), repeat(file)))
+    first, version = ids_of(named, file), _version(file)
+
+    def later() -> Iterator[Iterable[str]]:
+        while True:
+            if _version(file) != version:
+                raise ConfigurationError(
+                    f"{file} has changed since its persistence ids were shown. Nothing was done; run the same "
+                    "command again"
+                )
+            yield ids_of(named, file)
+
+    return chain([first], later())
+
+
+def _version(file: Path | None) -> tuple[int, int, int] | None:
+    """Return what differs after a change of a file; None if there is none."""
+    if file is None or not file.exists():
+        return None
+    stat = file.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def is_read_twice(file: Path | None) -> bool:

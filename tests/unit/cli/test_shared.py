@@ -13,6 +13,7 @@ from tagmill.cli.shared import (
     confirm_from_now_on,
     decide,
     err,
+    lists_of_ids,
     must_be_keys,
     one_line,
     out,
@@ -49,6 +50,16 @@ def test_names_too_long_for_key_are_refused():
     ):
         with pytest.raises(ConfigurationError, match="has 70000 bytes"):
             mistake()
+
+
+def test_ids_done_are_those_shown(tmp_path):
+    """A file of persistence ids may be read again, but not after it has changed: others would go than were shown."""
+    (file := tmp_path / "ids").write_text("o-1\n")
+    lists = lists_of_ids(["o-2"], file)
+    assert [list(next(lists)), list(next(lists))] == [["o-2", "o-1"]] * 2
+    file.write_text("o-1\no-3\n")
+    with pytest.raises(ConfigurationError, match="has changed since"):
+        next(lists)
 
 
 class Terminal(io.StringIO):
