@@ -6,6 +6,7 @@ the warnings of DAGs are asked for.
 """
 
 import logging
+import shlex
 import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def existing(session: "Session") -> set[str]:
 
 def cure(pools: Iterable[str]) -> str:
     """Return the commands that create pools."""
-    return "; ".join(f'airflow pools set {name} 1 "tagmill"' for name in pools)
+    return "; ".join(f'airflow pools set {shlex.quote(name)} 1 "tagmill"' for name in pools)
 
 
 @hookimpl

@@ -1,5 +1,6 @@
 """`tagmill init`: ask one's own servers, and write the configuration file."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,9 +128,9 @@ def _show(draft: "Draft", written: list[Path], username: str | None) -> None:
         for line in lines:
             out.print(f"{heading}: {line}", markup=False)
     out.print(f"written: {', '.join(map(str, written))}", markup=False)
-    config = "" if written[0] == Path("tagmill.toml") else f"--config {written[0]} "
+    config = "" if written[0] == Path("tagmill.toml") else f"--config {shlex.quote(str(written[0]))} "
     out.print("next:")
     if username:
-        out.print(f"  export TAGMILL_CASSANDRA__USERNAME={username}", markup=False)
+        out.print(f"  export TAGMILL_CASSANDRA__USERNAME={shlex.quote(username)}", markup=False)
     for command in draft.commands:
         out.print(f"  tagmill {config}{command}", markup=False)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ def up(
         for chosen in stack.parts(part or ()):
             console.print(f"{chosen.name}: {chosen.where()}")
         console.print(
-            f"configuration: {layout.config}\nstop: tagmill local down" + (f" --home {home}" if home else "")
+            f"configuration: {layout.config}\nstop: tagmill local down"
+            + (f" --home {shlex.quote(str(home))}" if home else "")
         )
 
 

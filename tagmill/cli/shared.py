@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial, wraps
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,7 +24,7 @@ from rich.text import Text
 from tagmill.cli import signals
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
-from tagmill.errors import TagmillError
+from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.runs import trace_log
 from tagmill.spark import errors
 
@@ -294,24 +294,56 @@ def decide(
     yes: bool,
     ask: Callable[[str, bool], None] = confirm,
 ) -> None:
-    """Make a decision that a person records in the ledger (show_and_ask), and print what it did as lines."""
+    """Make a decision that a person records in the ledger (show_and_ask), and print what it did as lines.
+
+    If it would change something else by the time of the answer, as after another run, show that and ask again.
+    """
     must_say_why(why, dry_run)
+    shown: list[str | list[str]] = []
 
     def display(said: str | list[str]) -> None:
+        shown.append(said)
         for line in [said] if isinstance(said, str) else said:
             out.print(line, markup=False)
 
-    display(show_and_ask(question, work, display, dry_run=dry_run, yes=yes, ask=ask))
+    def ask_until_it_holds(question: str, yes: bool) -> None:
+        ask(question, yes)
+        while shown and (said := work(True)) != shown[-1]:
+            err.print("this has changed while the question was open:")
+            display(said)
+            ask(question, yes)
+
+    display(show_and_ask(question, work, display, dry_run=dry_run, yes=yes, ask=ask_until_it_holds))
 
 
 def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
     """Return an iterator with the named persistence ids and the file's, anew for each time they are needed.
 
-    The first list is checked at once; raises ConfigurationError. A pipe has only that one (is_read_twice).
+    The first list is checked at once; raises ConfigurationError, also later for a file that has changed since. A
+    pipe has only the first one (is_read_twice).
     """
     from tagmill.config.id_lists import ids_of
 
-    return chain([ids_of(named, file)], map(partial(ids_of, named), repeat(file)))
+    first, version = ids_of(named, file), _version(file)
+
+    def later() -> Iterator[Iterable[str]]:
+        while True:
+            if _version(file) != version:
+                raise ConfigurationError(
+                    f"{file} has changed since its persistence ids were shown. Nothing was done; run the same "
+                    "command again"
+                )
+            yield ids_of(named, file)
+
+    return chain([first], later())
+
+
+def _version(file: Path | None) -> tuple[int, int, int] | None:
+    """Return what differs after a change of a file; None if there is none."""
+    if file is None or not file.exists():
+        return None
+    stat = file.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def is_read_twice(file: Path | None) -> bool:

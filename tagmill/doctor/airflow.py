@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -40,7 +41,7 @@ def examine(file: Path) -> Findings:
         yield not_checked(CONNECTIONS, str(error), CURE)
         return
     if missing := told["missing_pools"]:
-        cure = "; ".join(f'airflow pools set {name} 1 "tagmill"' for name in missing)
+        cure = "; ".join(f'airflow pools set {shlex.quote(name)} 1 "tagmill"' for name in missing)
         yield warning(POOLS, f"no pool {', '.join(missing)}: tasks run in the default pool", cure)
     else:
         yield fine(POOLS, ", ".join(f"{name} ({slots} slots)" for name, slots in told["pools"].items()))

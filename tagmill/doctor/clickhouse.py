@@ -1,5 +1,6 @@
 """Check ClickHouse: login, destinations and the rights on them."""
 
+import re
 from collections.abc import Iterator
 from copy import copy
 
@@ -130,7 +131,8 @@ def _rights(clickhouse: ClickHouse, name: str, configured: Delivering, existing:
     except TagmillError as error:
         cure = f"SHOW GRANTS; docs/clusters.md lists the rights of {user}"
         return not_checked(check, f"this server has no CHECK GRANT: {said_of(error)[:120]}", cure)
-    grants = "; ".join(f"GRANT {right} ON {table} TO {user}" for right, table in missing or later)
+    to = "`{}`".format(re.sub(r"[\\`]", r"\\\g<0>", user))
+    grants = "; ".join(f"GRANT {right} ON {table} TO {to}" for right, table in missing or later)
     said = ", ".join(f"no {right} on {table}" for right, table in missing or later)
     if missing:
         return wrong(check, f"user {user} has {said}", grants)

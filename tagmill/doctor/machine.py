@@ -23,6 +23,7 @@ from tagmill.spark.session import require_python, spark_conf
 
 # Versions of Java that a major version of Spark is made for.
 JAVA = {3: (8, 11, 17), 4: (17, 21)}
+# The version that a plain installation has.
 USUAL_SPARK = "3.5"
 # Seconds for an interpreter or a Java to say its version.
 ANSWER_SECONDS = 10

@@ -1,6 +1,7 @@
 """Check the way to a server: its name, its port, and TLS."""
 
 import ipaddress
+import shlex
 import socket
 import ssl
 from collections.abc import Sequence
@@ -177,7 +178,9 @@ def _client_certificate(way: Way) -> Finding:
     if shown.end - now < SOON:
         return warning(name, f"{file} expires on {shown.end:%Y-%m-%d}", renew)
     if mode & READ_BY_OTHERS:
-        return warning(name, f"every user can read the key in {key_file}", f"chmod o-rwx {key_file}")
+        return warning(
+            name, f"every user can read the key in {key_file}", f"chmod o-rwx {shlex.quote(str(key_file))}"
+        )
     return fine(name, f"{shown.subject}, valid until {shown.end:%Y-%m-%d}")
 
 

@@ -78,7 +78,7 @@ def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
     A file that is overwritten keeps its mode, and a link to it stays. Raises ConfigurationError: the file exists
     (unless `overwrite`), or the folder can't be written to.
     """
-    schema_file = output.parent / SCHEMA_FILE
+    schema_file, written = output.parent / SCHEMA_FILE, list[Path]()
     target = output.resolve()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +96,8 @@ def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
                     file.write(proposal.text)
         finally:
             draft.unlink(missing_ok=True)
-        written = [output]
-        if not schema_file.exists() or json_schema.TITLE in schema_file.read_text(encoding="utf-8"):
+        written.append(output)
+        if not schema_file.exists() or json_schema.TITLE in schema_file.read_text("utf-8", "replace"):
             schema_file.write_text(json.dumps(json_schema.schema(), indent=1) + "\n", encoding="utf-8")
             written.append(schema_file)
         return written
@@ -106,8 +106,9 @@ def write(proposal: Proposal, output: Path, *, overwrite: bool) -> list[Path]:
             f"{output} exists. It was left as it is; give --output another file"
         ) from None
     except OSError as error:
+        done = f"{output} was written" if written else "Nothing was written"
         raise ConfigurationError(
-            f"{error.filename or output}: can't be written: {error.strerror}. Nothing was written"
+            f"{error.filename or output}: can't be written: {error.strerror}. {done}"
         ) from None
 
 

@@ -12,7 +12,9 @@ import typer
 from tagmill.cli import signals
 from tagmill.cli.shared import (
     confirm_from_now_on,
+    decide,
     err,
+    lists_of_ids,
     must_be_keys,
     one_line,
     out,
@@ -60,6 +62,16 @@ def test_names_too_long_for_key_are_refused():
             mistake()
 
 
+def test_ids_done_are_those_shown(tmp_path):
+    """A file of persistence ids may be read again, but not after it has changed: others would go than were shown."""
+    (file := tmp_path / "ids").write_text("o-1\n")
+    lists = lists_of_ids(["o-2"], file)
+    assert [list(next(lists)), list(next(lists))] == [["o-2", "o-1"]] * 2
+    file.write_text("o-1\no-3\n")
+    with pytest.raises(ConfigurationError, match="has changed since"):
+        next(lists)
+
+
 class Terminal(io.StringIO):
     """Standard input with a person in front."""
 
@@ -101,6 +113,22 @@ def test_command_shows_before_it_asks(monkeypatch, stdin, options, happens):
     except typer.Exit as ended:
         done.append(f"exit {ended.exit_code}")
     assert done == happens
+
+
+def test_decision_is_about_what_was_shown(monkeypatch, capsys):
+    """What a decision would change is shown again, and asked again, if it is something else after the answer."""
+    monkeypatch.setattr(sys, "stdin", Terminal("y\ny\n"))
+    runs, done = iter([7, 8, 8, 8]), []
+
+    def work(dry_run: bool) -> str:
+        run = next(runs)
+        done.extend([] if dry_run else [run])
+        return f"run {run} {'would be' if dry_run else 'is'} given up"
+
+    decide("Give up the open run?", work, why="stuck", dry_run=False, yes=False)
+    printed = capsys.readouterr().out
+    assert printed.index("run 7 would be") < printed.index("run 8 would be") < printed.index("run 8 is")
+    assert printed.count("[y/N]") == 2 and done == [8]
 
 
 def test_question_of_today_warns_scripts(monkeypatch, capsys):
