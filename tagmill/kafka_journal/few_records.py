@@ -132,7 +132,7 @@ class FewRecords:
     def write_entries(self, written_at: int) -> None:
         """See Records."""
         moved = (
-            {**row, "created_date": row["created"].date()}
+            {**row, "created_date": row["created"] and row["created"].date()}
             for row in self._folds([*ENTRY, "moved"])
             if row["moved"]
         )

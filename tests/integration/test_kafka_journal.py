@@ -499,6 +499,24 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
 
 
+def test_replicate_entry_without_created_goes_on(kafka_journal, stack, spark):
+    """Append to an id whose entry lacks the time of its first event."""
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic("a")
+    topic.append("id", [(1, "first")])
+    topic.flush()
+    run()
+    (entry,) = stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal")
+    where = "topic = %s AND segment = %s AND id = %s"
+    stack.session.execute(
+        f"DELETE created, created_date FROM {journal.name}.metajournal WHERE {where}", entry
+    )
+    topic.append("id", [(2, "second")])
+    topic.flush()
+    run()
+    assert journal.seq_nrs("id") == [1, 2] and journal.pointers() == {(topic.name, 0): 1}
+
+
 def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
     """Read an id's purge in its old partition again, with its new life in the new one: nothing changes."""
     journal, (moves,) = kafka_journal(), keys((0, 1))

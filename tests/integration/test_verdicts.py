@@ -347,8 +347,14 @@ def test_held_rows_same_number_everywhere(case):
     """
     one = case()
     written = [*events("a", (1, 2, 4), BEGIN, "t"), *events("b", range(1, 30), BEGIN, "t")]
-    one.journal.view(written)
+    closed = events("closed", (1, 2, 3, 4, 7, 8, 10), BEGIN, "t")  # 5 and 6 never come; 10 waits for 9
+    written += closed
+    one.journal.view(written[:-1])
     one.deliver()
+    close = ("holds", "close", "--tag", "t", "--persistence-id", "closed", "--pipeline", one.name)
+    assert tagmill(one.file, *close, "--why", "a test", "--yes")[0] == 0
+    one.deliver()
+    one.journal.view(closed[-1:])
     one.journal.view(
         more := [event for event in events("a", range(1, 6), BEGIN, "t") if event["tag_pid_sequence_nr"] == 5]
     )
@@ -358,7 +364,7 @@ def test_held_rows_same_number_everywhere(case):
         written += more
         (run,) = one.deliver()
         held = len(written) - len(clickhouse_rows(one.settings, one.name))
-        assert (run["held"], [line["held"] for line in run["tags"]]) == (2, [2]) and held == 2
-        assert run["message"].endswith("2 held")
+        assert (run["held"], [line["held"] for line in run["tags"]]) == (3, [3]) and held == 3
+        assert run["message"].endswith("3 held")
         code, verdicts = one.say("status")
-        assert (code, verdicts) == (0, ["2 held"])
+        assert (code, verdicts) == (0, ["3 held"])

@@ -103,10 +103,9 @@ class Recount:
             spans.append((hold.tag, hold.persistence_id, first, size.start(until), until))
         ids = self.spark.createDataFrame(spans, BUCKETS)
         ids = suspects.with_progress(ids, self.ledger.cassandra, self.plan.pipeline, none_yet=False)
-        waiting = (
-            self._view_rows(spans).join(F.broadcast(ids), KEY).where(F.col("event_time") <= F.col("until"))
-        )
-        counts = waiting.where(~suspects.is_delivered()).groupBy(*KEY).count().collect()
+        of_hold = (F.col("timebucket") >= F.col("first")) & (F.col("event_time") <= F.col("until"))
+        waiting = self._view_rows(spans).join(F.broadcast(ids), KEY).where(of_hold)
+        counts = waiting.where(~suspects.was_delivered()).groupBy(*KEY).count().collect()
         return {(hold.tag, hold.persistence_id): 0 for hold in holds} | {
             (r.tag, r.persistence_id): int(r["count"]) for r in counts
         }
@@ -132,6 +131,7 @@ class Recount:
         of_row = ("persistence_id", "tag_pid_sequence_nr", "sequence_nr")
         return view.rows_of(buckets, ["tag_name", "timebucket"], *of_row, offset="timestamp").select(
             F.col("tag_name").alias("tag"),
+            "timebucket",
             "persistence_id",
             "tag_pid_sequence_nr",
             F.coalesce("sequence_nr", F.lit(0).cast("bigint")).alias("sequence_nr"),

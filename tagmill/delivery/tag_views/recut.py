@@ -27,9 +27,9 @@ def placed(rows: DataFrame, max_rows: int, max_bytes: int) -> DataFrame:
     tag_pid_sequence_nr.
     Out: PLACED_SCHEMA; key (file, row_index).
     """
-    month = F.date_format(F.timestamp_seconds(F.floor(F.col("ticks") / TICKS_PER_SECOND)), "yyyyMM").cast(
-        "int"
-    )
+    # In integers: a double takes the last tick of a month for the first one of the next.
+    seconds = F.expr(f"ticks div {TICKS_PER_SECOND}")
+    month = F.date_format(F.timestamp_seconds(seconds), "yyyyMM").cast("int")
     narrow = rows.select(
         "stream",
         "file",

@@ -136,6 +136,26 @@ def is_delivered() -> Column:
     )
 
 
+def was_delivered() -> Column:
+    """Return, over key rows with progress, whether a row was delivered, also in front of an interval that never was."""
+    number = F.col("tag_pid_sequence_nr")
+    intervals = F.filter(F.split(F.coalesce("known_missing", F.lit("")), ","), lambda part: part != "")
+    is_missing = F.exists(
+        intervals,
+        lambda part: number.between(
+            F.substring_index(part, "-", 1).cast("bigint"), F.substring_index(part, "-", -1).cast("bigint")
+        ),
+    )
+    return (
+        F.col("known_number").isNotNull()
+        & (number >= 1)
+        & (number <= F.col("known_number"))
+        & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
+        & ~is_missing
+        & ~is_in_doubt()
+    )
+
+
 def is_in_doubt() -> Column:
     """Return, over key rows with progress, what tagmill.domain.continuity.lives.is_in_doubt says of a row."""
     number = F.col("tag_pid_sequence_nr")

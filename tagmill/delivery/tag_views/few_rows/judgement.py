@@ -147,14 +147,17 @@ def _follows(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 def is_delivered(number: int, sequence_nr: int, ticks: int, offset: str, known: Progress | None) -> bool:
     """Return what suspects.is_delivered says of a row."""
-    if known is None:
-        return False
-    last_missing = max((high for _, high in known.missing), default=0)
+    last_missing = max((high for _, high in known.missing), default=0) if known else 0
+    return number > last_missing and was_delivered(Row(number, sequence_nr, ticks, offset, ""), known)
+
+
+def was_delivered(row: Row, known: Progress | None) -> bool:
+    """Return what suspects.was_delivered says of a row."""
     return (
-        number <= known.number
-        and sequence_nr <= known.sequence_nr
-        and number > max(last_missing, 0)
-        and not is_in_doubt(known, Row(number, sequence_nr, ticks, offset, writer_uuid=""))
+        known is not None
+        and known.delivered(row.number)
+        and row.sequence_nr <= known.sequence_nr
+        and not is_in_doubt(known, row)
     )
 
 

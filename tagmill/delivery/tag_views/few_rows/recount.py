@@ -6,12 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmill.delivery.tag_views.few_rows.judgement import Verdict, is_delivered
+from tagmill.delivery.tag_views.few_rows.judgement import Verdict, was_delivered
 from tagmill.delivery.tag_views.few_rows.staging import StagedFile
 from tagmill.delivery.tag_views.holds import gap_buckets
 from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.sealing import Sealing
+from tagmill.domain.continuity.model import Row
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.ledger.progress import HoldRow, Watermark
@@ -80,6 +81,6 @@ def _counted(sealing: Sealing, holds: Sequence[HoldRow], marks: dict[str, int]) 
     for key, progress, (buckets, until) in zip(keys, known, spans, strict=True):
         for number, sequence_nr, offset in sealing.views.numbers(*key, buckets):
             if ticks_of(offset) <= until:
-                delivered = is_delivered(number, sequence_nr or 0, ticks_of(offset), str(offset), progress)
-                found[key] += not delivered
+                row = Row(number, sequence_nr or 0, ticks_of(offset), str(offset), "")
+                found[key] += not was_delivered(row, progress)
     return found

@@ -15,12 +15,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tagmill.delivery.tag_views import file_summaries, suspects
+from tagmill.delivery.tag_views.few_rows.judgement import is_delivered, was_delivered
 from tagmill.domain.continuity.lives import is_in_doubt
 from tagmill.domain.continuity.model import Action, FirstSeen, Policy, Progress, Reason, Row
 from tagmill.domain.continuity.rules import judge
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import lowest
-from tagmill.ledger.progress import write_intervals
+from tagmill.ledger.progress import read_intervals, write_intervals
 
 HOUR = 36_000_000_000
 START = 17_952_444_000_000_000
@@ -352,7 +353,7 @@ def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
 
 def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> None:
     """Numbers within or below what is missing, and number 0, are not called delivered, so that the rules
-    judge them.
+    judge them. Those below were delivered nevertheless.
     """
     numbers = [
         (3, 30, 4, 40, "3-3"),
@@ -360,6 +361,8 @@ def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> No
         (4, 40, 4, 40, "1-1"),
         (4, 40, 4, 40, "1-1,3-3"),
         (0, 0, 4, 40, ""),
+        (11, 12, 30, 40, "2-9,12-20"),
+        (31, 12, 30, 40, "2-9,12-20"),
     ]
     frame = spark.createDataFrame(
         [
@@ -368,5 +371,12 @@ def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> No
         ],
         KEY_ROWS,
     )
-    told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
-    assert told == [False, False, True, True, False]
+    told = frame.select(
+        suspects.is_delivered().alias("next"), suspects.was_delivered().alias("ever")
+    ).collect()
+    assert [row.next for row in told] == [False, False, True, True, False, False, False]
+    assert [row.ever for row in told] == [False, True, True, True, False, True, False]
+    for (number, nr, known, known_nr, missing), line in zip(numbers, told, strict=True):
+        progress = Progress(known, known_nr, 0, "o", read_intervals(missing))
+        assert was_delivered(Row(number, nr, 0, "o", ""), progress) is line.ever
+        assert is_delivered(number, nr, 0, "o", progress) is line.next
