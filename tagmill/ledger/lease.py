@@ -35,21 +35,33 @@ SINCE_1970 = 1_000_000_000
 
 
 def this_process() -> str:
-    """Return the owner name of this process: cli/<host>/<pid>/<seconds from the machine's start to its own>."""
-    return f"cli/{socket.gethostname()}/{os.getpid()}/{_started(psutil.Process()):.0f}"
+    """Return the owner name of this process: cli/<host>/<pid>/<seconds from the machine's start to its own>/<pids>.
+
+    Containers that share a host's name have process ids of their own; `pids` tells them apart, where the system does.
+    """
+    named = ("cli", socket.gethostname(), os.getpid(), f"{_started(psutil.Process()):.0f}", *_pids())
+    return "/".join(map(str, named))
 
 
 def is_dead(owner: str) -> bool:
     """Return whether the owner is a process of this machine that has ended; False if that can't be known."""
-    parts = owner.split("/")
-    if len(parts) != 4 or parts[0] != "cli" or parts[1] != socket.gethostname():
+    kind, host, *parts = owner.split("/") if owner.count("/") in (3, 4) else ("", "")
+    if (kind, host) != ("cli", socket.gethostname()) or tuple(parts[2:]) not in ((), _pids()):
         return False
     try:
-        process, started = psutil.Process(int(parts[2])), float(parts[3])
+        process, started = psutil.Process(int(parts[0])), float(parts[1])
         another = started < SINCE_1970 and abs(_started(process) - started) > START_TOLERANCE_SECONDS
         return another or process.status() == psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ValueError):
         return True
+
+
+def _pids() -> tuple[str, ...]:
+    """Return the number of this process's namespace of process ids, if the system has any."""
+    try:
+        return (str(os.stat("/proc/self/ns/pid").st_ino),)
+    except OSError:
+        return ()
 
 
 def _started(process: psutil.Process) -> float:
@@ -68,7 +80,7 @@ class Lease:
         self.owner = owner
         self.seconds = seconds
         self._lock = threading.Lock()
-        self._given_back = False
+        self._given_back = self._was_lost = False
 
     def take(self, wait_seconds: float = 0) -> None:
         """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than
@@ -76,7 +88,7 @@ class Lease:
         """
         self.schema.require_known()
         end = time.monotonic() + wait_seconds
-        self._given_back = False
+        self._given_back = self._was_lost = False
         free = 0
         while not self._try():
             holder = self.holder()
@@ -95,6 +107,18 @@ class Lease:
         """Return the owner that has the lease; None: it is free."""
         rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return rows[0].owner if rows else None
+
+    def require(self) -> None:
+        """Raise LeaseTaken if the lease was lost since it was taken, as by a process that slept: for work that no
+        fence keeps from being done twice.
+        """
+        holder = self.holder()
+        if self._was_lost or holder != self.owner:
+            raise LeaseTaken(
+                f"pipeline {self.pipeline}: this process lost its lease, and {holder or 'another one'} may have been "
+                "at work since. Nothing more was done; run it again",
+                pipeline=self.pipeline,
+            )
 
     def give_back(self) -> None:
         """Give the lease back if it is ours, and prevent a renewal under way from taking it again."""
@@ -156,7 +180,7 @@ class Lease:
         while not done.wait(self.seconds / 3):
             try:
                 with self._lock:
-                    kept = self._given_back or self._try()
+                    kept = self._given_back or self._renewed()
                 if not kept:
                     log.warning(
                         "lease lost; the fence decides whose work counts",
@@ -166,10 +190,14 @@ class Lease:
             except TagmillError as error:
                 log.warning("lease not renewed", pipeline=self.pipeline, error=str(error))
 
-    def _try(self) -> bool:
-        def mine() -> bool:
-            return self.holder() == self.owner
+    def _renewed(self) -> bool:
+        """Renew the lease, or take it again if it was lost and is free."""
+        if self._taken_from(self.owner):
+            return True
+        self._was_lost = True
+        return self._try()
 
+    def _try(self) -> bool:
         taken = self.cassandra.transact(
             f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING "
             "TTL ?",
@@ -186,6 +214,10 @@ class Lease:
             return False
         if holder != self.owner and not is_dead(holder):
             return False
+        return self._taken_from(holder)
+
+    def _taken_from(self, holder: str) -> bool:
+        """Take the lease for its whole time if `holder` has it, which may be this owner; return whether it was so."""
         return self.cassandra.transact(
             f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
             self.seconds,
@@ -193,5 +225,5 @@ class Lease:
             self.cassandra.now(),
             self.pipeline,
             holder,
-            landed=mine,
+            landed=lambda: self.holder() == self.owner,
         )

@@ -93,6 +93,11 @@ class Workspace:
         """Return the workspace of another pipeline, for the same work and under the same leases."""
         return replace(self, name=name)
 
+    def require_leases(self) -> None:
+        """Raise LeaseTaken if a lease was lost (Lease.require)."""
+        for lease in self.leases:
+            lease.require()
+
     def give_back(self) -> None:
         """Give the leases back before the workspace is closed."""
         for lease in self.leases:

@@ -21,6 +21,7 @@ from tagmill.ledger.lease import Lease
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.view_cleanup.clean import clean
+from tagmill.runs import checkpoints
 from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
@@ -473,6 +474,27 @@ def test_cleanup_killed_and_repeated_deletes_the_same(whole):
     assert code == 0 and "12 partitions of the view with 36 rows deleted" in out, err
     assert partitions(whole.settings, whole.name) == {first: 1}
     assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
+
+
+def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch):
+    """Let another process be at work while a cleanup sleeps in front of a deletion: the partition stays."""
+    audited(whole.settings, whole.name)
+    reach = checkpoints.reached
+
+    def reached(instant):
+        if instant == "cleanup.before_delete":
+            whole.journal.session.execute(
+                "UPDATE tagmill_test.leases SET owner = 'airflow/other' WHERE pipeline = %s IF EXISTS",
+                [whole.name],
+            )
+        reach(instant)
+
+    with monkeypatch.context() as patched, raises(LeaseTaken, match="airflow/other", pipeline=whole.name):
+        patched.setattr(checkpoints, "reached", reached)
+        cleaned(whole.settings)
+    free_lease(whole.journal.session, whole.name)
+    assert partitions(whole.settings, whole.name) == whole.all
+    assert cleaned(whole.settings)["buckets"] == 12
 
 
 def test_cleanup_limit_takes_oldest_and_reports_more(whole):

@@ -196,6 +196,25 @@ def test_lease_given_back_during_work_stays_free(lease) -> None:
         assert mine.holder() is None
 
 
+def test_lease_lost_and_taken_again_is_told(lease) -> None:
+    """Let a lease expire while its holder sleeps: what no fence guards ends, also if the lease is the holder's again."""
+    mine, other = lease("airflow/one", 3), lease("airflow/two", 3)
+    mine.take()
+    with mine.kept():
+        mine.require()
+        mine.cassandra.execute(f"DELETE FROM {mine.table} WHERE pipeline = ? IF EXISTS", mine.pipeline)
+        with pytest.raises(LeaseTaken, match="lost its lease"):
+            mine.require()
+        time.sleep(1.5)  # until the renewal has taken it again
+        assert mine.holder() == "airflow/one"
+        with pytest.raises(LeaseTaken, match="lost its lease"):
+            mine.require()
+    mine.give_back()
+    other.take()
+    with pytest.raises(LeaseTaken, match="airflow/two"):
+        mine.require()
+
+
 def test_lease_of_dead_local_process_is_free(lease) -> None:
     """Kill a process of this machine: another owner takes its lease at once, even before the parent has
     waited for it.
@@ -215,9 +234,11 @@ def test_lease_of_dead_local_process_is_free(lease) -> None:
 
 
 def test_is_dead_only_for_process_surely_gone() -> None:
-    mine = this_process()
+    mine, namespace = this_process().rsplit("/", 1)
     host, start = socket.gethostname(), mine.rsplit("/", 1)[1]
-    assert not is_dead(mine)
+    assert not is_dead(mine) and not is_dead(f"{mine}/{namespace}")
+    assert is_dead(f"cli/{host}/999999999/1/{namespace}")
+    assert not is_dead(f"cli/{host}/999999999/1/1{namespace}")  # of a container with this host's name
     assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # rounded
     two_days_later = psutil.boot_time() + 172_800
     with patch("psutil._pslinux.boot_time", lambda: two_days_later):  # the clock was set meanwhile

@@ -355,6 +355,7 @@ def test_held_rows_same_number_everywhere(case):
     assert tagmill(one.file, *close, "--why", "a test", "--yes")[0] == 0
     one.deliver()
     one.journal.view(closed[-1:])
+    one.deliver()
     one.journal.view(
         more := [event for event in events("a", range(1, 6), BEGIN, "t") if event["tag_pid_sequence_nr"] == 5]
     )

@@ -96,6 +96,7 @@ class ViewCleanup:
 
     def __init__(self, workspace: Workspace, clickhouse: ClickHouse, now: datetime) -> None:
         self.settings, self.ledger, self.name = workspace.settings, workspace.ledger, workspace.name
+        self.require_leases = workspace.require_leases
         self.clickhouse, self.pipeline, self.tell = clickhouse, workspace.pipeline, workspace.tell
         self.views = Views(workspace.cassandra, self.pipeline.journal)
         self.views.columns()  # raises unless the keyspace is a journal's
@@ -273,6 +274,7 @@ class ViewCleanup:
             checkpoints.reached("cleanup.before_decision")
             self.cleaned.decide(self.name, cleaning)
             checkpoints.reached("cleanup.before_delete")
+            self.require_leases()  # a withdrawal since the look at ClickHouse would need these rows
             self.views.delete_partition(cleaning.tag, cleaning.timebucket, rules.microseconds(cleaning.up_to))
             checkpoints.reached("cleanup.after_delete")
             self.cleaned.done(self.name, cleaning)
