@@ -784,3 +784,27 @@ def test_deliver_other_id_rule_needs_rekey(shop):
     one.configure(unique_id=["product_id"])
     with raises(ConfigurationError, match="tagmill dedup rekey", pipeline=one.name):
         one.deliver()
+
+
+def test_seal_other_rule_than_planned_is_refused(shop):
+    """Change what makes ids, or the columns, of a planned run: nothing is sealed until it is put back."""
+    price = {"name": "price", "type": "Float64", "nullable": False}
+    one = shop(columns=[price])
+    one.send(1, price=1)
+    one.deliver()
+    one.send(1, price=1)
+    one.topic.flush()
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+    of_rule, began = f"run {planned['run']} of .* was planned with ids made by", dict(one.keys)
+    for keys, said in (
+        ({"shards": 64}, of_rule),
+        ({"unique_id": ["product_id"]}, of_rule),
+        ({"columns": []}, "none of them nullable"),
+    ):
+        one.configure(**keys)
+        with raises(ConfigurationError, match=said, pipeline=one.name):
+            one.finish(planned)
+        one.keys = dict(began)
+    one.configure()
+    done = one.finish(planned)
+    assert (done["rows"], done["known"]) == (0, 1)

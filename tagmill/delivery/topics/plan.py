@@ -45,6 +45,21 @@ def must_fit(workspace: Workspace) -> None:
         )
 
 
+def must_be_as_planned(workspace: Workspace, plan: TopicPlan) -> None:
+    """Raise ConfigurationError if a planned run's ids or columns would be made in another way by now."""
+    if isinstance(workspace.stream, KafkaJournalEventsSettings):
+        return
+    if plan.rule != workspace.stream.rule:
+        raise ConfigurationError(
+            f"run {plan.run} of pipeline {workspace.name} was planned with ids made by {plan.rule}, and the "
+            f"configuration says {workspace.stream.rule}. "
+            f"Nothing was sealed. Put it back, or: tagmill run abandon --pipeline {workspace.name} --why …",
+            pipeline=workspace.name,
+            run=plan.run,
+        )
+    must_keep_columns(workspace)
+
+
 def must_keep_columns(workspace: Workspace) -> None:
     """Raise ConfigurationError unless the columns that aren't nullable are those of the last sealed run."""
     ledger, pipeline = workspace.ledger, workspace.name
