@@ -469,6 +469,26 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
 
 
+def test_recreated_topic_grows_and_all_is_read(shop, kafka):
+    """Recreate topics with a partition less, deliver them, and let them grow: all records of the partition arrive,
+    fewer than it had in the old topic, or more.
+    """
+    ones, old, sent = [shop(2), shop(2)], [1, 2, 3], {0: [11], 1: [21, 22, 23, 24]}
+    for number, one in enumerate(ones):
+        for product in old:
+            one.send(product, partition=1)
+        one.deliver()
+        delete(kafka.port, one.name)
+        create(kafka.port, one.name)
+        one.send(4)
+        one.deliver(recreated=True)
+        one.topic.grow(2)
+        for product in sent[number]:
+            one.send(product, partition=1)
+        one.deliver()
+        assert sorted(one.products()) == [*old, 4, *sent[number]]
+
+
 @pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
 def test_seal_lost_records_names_way_out(shop, small_run_rows):
     """Lose records of a planned run: its seal names them and the commands that abandon it and deliver the

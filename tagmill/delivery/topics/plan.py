@@ -158,10 +158,9 @@ def _begin_again(
     short = {partition: span.end for partition, span in spans.items() if read_to.get(partition, 0) > span.end}
     again = {*recreated_topics(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
     cut_off = {partition: end for partition, end in short.items() if partition[0] not in again}
-    offsets.write(
-        number,
-        cut_off | {partition: span.first for partition, span in spans.items() if partition[0] in again},
-    )
+    # A partition that the new topic lacks begins at its first record, too, should the topic get it later.
+    begins = dict.fromkeys(read_to, 0) | {partition: span.first for partition, span in spans.items()}
+    offsets.write(number, cut_off | {one: begin for one, begin in begins.items() if one[0] in again})
     ids.write({topic: now[topic] for topic in again if topic in now})
     return [
         *(f"topic {topic} was made anew: it is read from its first record" for topic in sorted(again)),
