@@ -418,6 +418,31 @@ def test_deliver_lost_records_needs_accept_lost(shop):
     assert "1 records" in run["warnings"][0] and one.offsets() == {0: 13, 1: 1} and one.deliver() == []
 
 
+def test_deliver_lost_records_of_empty_partitions_refused(shop):
+    """Lose records of partitions that were empty, or came, since the first run: the delivery refuses with their
+    number. What was gone before the first run is no error.
+    """
+    one = shop(2)
+    for partition in (0, 1):
+        one.send(-1, partition=partition)
+        one.topic.flush()
+        lose(one.kafka.port, one.name, partition, 1)
+    one.send(0)
+    one.deliver()
+    assert one.products() == [0] and one.offsets() == {0: 2, 1: 1}
+    for partition in (1, 2):
+        if partition == 2:
+            one.topic.grow(3)
+        for product in (1, 2, 3):
+            one.send(10 * partition + product, partition=partition)
+        one.topic.flush()
+        lose(one.kafka.port, one.name, partition, 3 if partition == 1 else 2)
+        with raises(RecordsLost, match=f"partition {partition}: 2 records", pipeline=one.name):
+            one.deliver()
+        one.deliver(accept_lost=True)
+    assert one.products() == [0, 13, 23]
+
+
 def test_deliver_recreated_longer_topic_is_refused(shop, kafka):
     """Recreate a topic with more records than before: the delivery refuses.
 
