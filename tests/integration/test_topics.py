@@ -18,13 +18,20 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError, RecordsLost, SealedFileDamaged, TagmillError, TopicRecreated
+from tagmill.errors import (
+    ConfigurationError,
+    GuardRefused,
+    RecordsLost,
+    SealedFileDamaged,
+    TagmillError,
+    TopicRecreated,
+)
 from tagmill.idle_connections import IdleConnections
 from tagmill.kafka.client import NAME_NOT_UTF8
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support import odd_headers
-from tests.support.delivery import tagmill
+from tests.support.delivery import shown_first, tagmill
 from tests.support.errors import raises
 from tests.support.kafka import create, delete, lose
 from tests.support.leases import free_lease
@@ -492,6 +499,30 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     one.send(9)
     one.deliver()
     assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
+
+
+def test_recreated_topic_needs_dead_letters_discarded(shop, kafka):
+    """Recreate a topic that has a dead letter and a record set apart: no record of the new one takes their place."""
+    one = shop()
+    one.send(1)
+    one.topic.send("k", b"{no json")
+    one.deliver()
+    of_pipeline = ("--pipeline", one.name, "--why", "x", "--yes")
+    apart = f"{one.name}/0/2"
+    assert tagmill(one.file, "run", "give-up", "--set-apart", apart, *of_pipeline)[0] == 0
+    delete(kafka.port, one.name)
+    create(kafka.port, one.name)
+    for product in (2, 3, 4):
+        one.send(product)
+    said = "1 dead letters, and 1 records are set apart.*Nothing was read.*deadletters discard"
+    with raises(GuardRefused, match=said, pipeline=one.name):
+        one.deliver(recreated=True)
+    discard = ("deadletters", "discard", "--topic", one.name, *of_pipeline)
+    code, out, err = shown_first(one.file, *discard)
+    assert code == 0 and "1 dead letters" in out, err
+    assert shown_first(one.file, *discard)[0] == 2
+    (run,) = one.deliver(recreated=True)
+    assert (run["unreadable"], sorted(one.products())) == (0, [1, 2, 3, 4])
 
 
 def test_recreated_topic_grows_and_all_is_read(shop, kafka):
