@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+from tagmill.cli.shared import (
+    AsJson,
+    DryRun,
+    Pipeline,
+    Why,
+    Yes,
+    decide,
+    one_line_errors,
+    out,
+    settings,
+    show,
+)
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
 
@@ -15,14 +26,15 @@ if TYPE_CHECKING:
     from tagmill.ledger.dead_letters import DeadLetter
 
 app = typer.Typer(
-    help="List records of Kafka that could not be read, and read them again.", no_args_is_help=True
+    help="List records of Kafka that could not be read, read them again, or discard them.",
+    no_args_is_help=True,
 )
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
 
 
 @app.callback()
 def deadletters() -> None:
-    """List dead letters, or read them again."""
+    """List dead letters, read them again, or discard them."""
 
 
 @app.command("list")
@@ -95,6 +107,32 @@ def replay(pipeline: Pipeline, as_json: AsJson = False) -> None:
         )
     runs = topics.deliver(configured, pipeline, letters=True)
     topics.shown(pipeline, runs, as_json=as_json)
+
+
+@app.command()
+@one_line_errors
+def discard(
+    pipeline: Pipeline,
+    topic: Annotated[str, typer.Option("--topic", help="Topic whose dead letters go.")],
+    why: Why = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a topic's dead letters for good.
+
+    Records of the topic that are set apart, but not read yet, are no longer. A topic that was created again needs both
+    before `run deliver --recreated`.
+    """
+    from tagmill.cli.run import ways_out
+
+    settings().topic(pipeline)
+    decide(
+        f"Discard the dead letters of topic {topic} of pipeline {pipeline}?",
+        lambda look: ways_out(pipeline, why, look).discard(topic),
+        why=why,
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def _of_kafka(configured: Settings, pipeline: str) -> None:

@@ -162,6 +162,7 @@ class KafkaJournalSettings(Section):
     segment_size: int = Field(
         10_000,
         ge=1,
+        le=2**31 - 1,
         description="Events in one partition of the table journal, for new ids. Other ids keep theirs.",
         examples=[10000],
     )

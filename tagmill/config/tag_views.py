@@ -193,6 +193,7 @@ class CleanupSettings(Section):
     application_ttl_seconds: int | None = Field(
         None,
         ge=1,
+        le=630_720_000,  # Cassandra's longest TTL: 20 years
         description="The application's events-by-tag.time-to-live, in seconds. Left out: unknown, or none.",
         examples=[7776000],
     )

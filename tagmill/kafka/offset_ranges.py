@@ -55,8 +55,8 @@ def unread(
 ) -> tuple[list[Range], list[str]]:
     """Return the ranges to read, and warnings.
 
-    A range without a record means that all unread records of its partition are lost; the partition then
-    counts as read up to its end.
+    A range without a record means that all unread records of its partition are lost, or that a topic's first run
+    sees none in it; the partition then counts as read up to its end. Without another range the latter waits.
 
     Args:
         pipeline: the pipeline's name, for the message.
@@ -69,7 +69,8 @@ def unread(
     Raises RecordsLost: records are gone before they were read. Raises TopicRecreated: a topic is shorter than
     what was read of it.
     """
-    ranges, warnings = list[Range](), list[str]()
+    ranges, warnings, is_any_unread = list[Range](), list[str](), False
+    read_to = with_new_partitions(read_to, spans)
     for (topic, partition), span in spans.items():
         begin = read_to.get((topic, partition), span.first)
         wrong = misplaced((topic, partition), span, begin)
@@ -87,9 +88,21 @@ def unread(
                 f"topic {topic}, partition {partition} is read for the first time, and begins at offset "
                 f"{span.first}"
             )
-        if wrong or begin < span.end:
+        is_unread = wrong is not None or begin < span.end
+        is_any_unread |= is_unread
+        if is_unread or (span.end and (topic, partition) not in read_to):
             ranges.append(Range(topic=topic, partition=partition, first=max(begin, span.first), end=span.end))
-    return ranges, warnings
+    return ranges if is_any_unread else [], warnings
+
+
+def with_new_partitions(
+    read_to: Mapping[Partition, int], partitions: Iterable[Partition]
+) -> dict[Partition, int]:
+    """Add the partitions without a position of topics that are being read: each came, or got its first record,
+    after the topic's first run, and begins at offset 0.
+    """
+    topics = {topic for topic, _ in read_to}
+    return dict.fromkeys((one for one in partitions if one[0] in topics), 0) | dict(read_to)
 
 
 def misplaced(partition: Partition, span: Span, begin: int) -> str | None:

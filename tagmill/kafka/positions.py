@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tagmill.kafka.client import Kafka, Partition, Span
-from tagmill.kafka.offset_ranges import misplaced
+from tagmill.kafka.offset_ranges import misplaced, with_new_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ def kafka_positions(
     `recreated` has a text by topic for each whose records are not those that were read.
     """
     spans, ends = kafka.spans(partitions), kafka.high_watermarks(partitions)
+    delivered_to = with_new_partitions(delivered_to, partitions)
     return [
         TopicPosition(
             topic=partition[0],

@@ -4,7 +4,7 @@ Pure.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -63,6 +63,11 @@ def record_of(item: str) -> RecordPosition | None:
     """Return the record that 'topic/partition/offset' names; None for other text."""
     found = _RECORD.fullmatch(item)
     return (found["topic"], int(found["partition"]), int(found["offset"])) if found else None
+
+
+def of_topic(items: Iterable[str], topic: str) -> list[str]:
+    """Return those of the items that name a record of this topic."""
+    return [item for item in items if (record := record_of(item)) and record[0] == topic]
 
 
 def within(records: Mapping[str, str], ranges: Sequence[Range]) -> list[tuple[str, int, int, str]]:

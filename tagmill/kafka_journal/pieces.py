@@ -4,7 +4,7 @@ When a topic gets more partitions, ids move to others: a Purge that is left in a
 be applied after records of the id's new life in the new partition.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -115,22 +115,28 @@ def in_turn(key: bytes, stays: Sequence[dict[str, Any]], partitions: int) -> lis
     return sorted(stays, key=lambda stay: (stay["since"], stay["partition"]))
 
 
-def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
+def cut(pieces: Sequence[Range], moves: Sequence[Move], pointed: Collection[Partition]) -> list[Range]:
     """Shorten pieces so that they end before the later records of a move whose earlier records are behind
     them.
 
     If that leaves no record, lengthen them instead, until they have these earlier records.
+
+    `pointed`: the partitions that have a pointer.
     """
     begins = {one.topic_partition: one.first for one in pieces}
     ends = _shortened({one.topic_partition: one.end for one in pieces}, begins, moves)
     if ends == begins and any(one.end > one.first for one in pieces):
         ends = _lengthened({one.topic_partition: one.end for one in pieces}, moves)
     cuts = [one.model_copy(update={"end": ends[one.topic_partition]}) for one in pieces]
-    # A range that had no record from the start stays: it notes that the records before it are lost.
+    # A range that had no record from the start stays: it notes that the records before it are lost. So does the first
+    # range of a partition: without a pointer, this one would count as new in its topic, and the records that were
+    # gone before the first replication as lost.
     return [
         one
         for one, whole in zip(cuts, pieces, strict=True)
-        if one.end > one.first or whole.end == whole.first
+        if one.end > one.first
+        or whole.end == whole.first
+        or (one.first and one.topic_partition not in pointed)
     ]
 
 

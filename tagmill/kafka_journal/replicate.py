@@ -239,7 +239,7 @@ class _Attempt:
         if self.moves is None:
             self.tell("looking for ids that moved between partitions")
             self.moves = find_moves(self.spark(), self.kafka, ranges, self.partitions)
-        return cut(pieces, self.moves), warnings
+        return cut(pieces, self.moves, read_to), warnings
 
     def _seal(
         self, ranges: list[Range], warnings: list[str], row: ReplicationRow

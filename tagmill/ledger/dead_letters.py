@@ -112,7 +112,22 @@ class DeadLetters:
 
     def count(self) -> int:
         """Return the number of dead letters without reading their content."""
-        return sum(1 for _ in self._offsets())
+        return sum(1 for _ in self.positions())
+
+    def positions(self, topic: str | None = None) -> Iterator[tuple[str, int, int]]:
+        """Yield topic, partition and offset of the dead letters, of all topics or of this one, without reading
+        their content.
+        """
+        for partition in self._partitions():
+            if topic in (None, partition.topic):
+                for row in self.cassandra.stream(
+                    f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
+                    "partition = ?",
+                    self.pipeline,
+                    partition.topic,
+                    partition.partition,
+                ):
+                    yield partition.topic, partition.partition, row.offset
 
     def listed(self) -> Iterator[DeadLetter]:
         """Yield all dead letters, by topic, partition and offset."""
@@ -140,14 +155,3 @@ class DeadLetters:
         return self.cassandra.stream(
             f"SELECT topic, partition FROM {self.ledger}.dead_letter_places WHERE pipeline = ?", self.pipeline
         )
-
-    def _offsets(self) -> Iterator[int]:
-        for partition in self._partitions():
-            for row in self.cassandra.stream(
-                f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND "
-                "partition = ?",
-                self.pipeline,
-                partition.topic,
-                partition.partition,
-            ):
-                yield row.offset

@@ -468,6 +468,13 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     journal, (moves, stays, back, new) = kafka_journal(), keys((1, 0), (1, 1), (0, 1), (0, 2))
     run, topic = replicator(journal, spark, max_records_per_run=4), journal.topic("a", 2)
     topic.step = step
+    for partition in (
+        0,
+        1,
+    ):  # records that are gone before the first replication are not missed in later pieces
+        topic.mark("gone", partition=partition)
+        topic.flush()
+        lose(topic.port, topic.name, partition, 1)
     topic.append(moves, [(1, "old"), (2, "old"), (3, "old")], partition=1)
     topic.append(back, [(1, "old")], partition=0)
     topic.flush()
@@ -496,7 +503,7 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
         new: 2,
         stays: 12,
     }
-    assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
+    assert journal.pointers() == {(topic.name, 0): 3, (topic.name, 1): 15, (topic.name, 2): 0}
 
 
 def test_replicate_entry_without_created_goes_on(kafka_journal, stack, spark):
@@ -714,6 +721,17 @@ def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
     topic.flush()
     run()
     assert journal.seq_nrs("id") == [1, 6, 7, 10]
+    # Records of a partition that came since the first replication count from its first offset.
+    topic.grow(3)
+    topic.append("third", [(1, 1)], partition=2)
+    topic.append("third", [(2, 2)], partition=2)
+    topic.flush()
+    lose(kafka.port, topic.name, 2, 1)
+    assert "1 records (offsets 0 to 0) were gone" in status(settings, journal.name)[2].problem
+    with raises(RecordsLost, pipeline=journal.name):
+        run()
+    run(accept_lost=True)
+    assert journal.seq_nrs("third") == [2] and not pending(settings, journal.name)
 
 
 def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):

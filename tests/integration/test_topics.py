@@ -18,13 +18,20 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import seal, steps
 from tagmill.delivery.topics.event_ids import unique_id
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import ConfigurationError, RecordsLost, SealedFileDamaged, TagmillError, TopicRecreated
+from tagmill.errors import (
+    ConfigurationError,
+    GuardRefused,
+    RecordsLost,
+    SealedFileDamaged,
+    TagmillError,
+    TopicRecreated,
+)
 from tagmill.idle_connections import IdleConnections
 from tagmill.kafka.client import NAME_NOT_UTF8
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.runs import Ledger
 from tests.support import odd_headers
-from tests.support.delivery import tagmill
+from tests.support.delivery import shown_first, tagmill
 from tests.support.errors import raises
 from tests.support.kafka import create, delete, lose
 from tests.support.leases import free_lease
@@ -418,6 +425,31 @@ def test_deliver_lost_records_needs_accept_lost(shop):
     assert "1 records" in run["warnings"][0] and one.offsets() == {0: 13, 1: 1} and one.deliver() == []
 
 
+def test_deliver_lost_records_of_empty_partitions_refused(shop):
+    """Lose records of partitions that were empty, or came, since the first run: the delivery refuses with their
+    number. What was gone before the first run is no error.
+    """
+    one = shop(2)
+    for partition in (0, 1):
+        one.send(-1, partition=partition)
+        one.topic.flush()
+        lose(one.kafka.port, one.name, partition, 1)
+    one.send(0)
+    one.deliver()
+    assert one.products() == [0] and one.offsets() == {0: 2, 1: 1}
+    for partition in (1, 2):
+        if partition == 2:
+            one.topic.grow(3)
+        for product in (1, 2, 3):
+            one.send(10 * partition + product, partition=partition)
+        one.topic.flush()
+        lose(one.kafka.port, one.name, partition, 3 if partition == 1 else 2)
+        with raises(RecordsLost, match=f"partition {partition}: 2 records", pipeline=one.name):
+            one.deliver()
+        one.deliver(accept_lost=True)
+    assert one.products() == [0, 13, 23]
+
+
 def test_deliver_recreated_longer_topic_is_refused(shop, kafka):
     """Recreate a topic with more records than before: the delivery refuses.
 
@@ -467,6 +499,50 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     one.send(9)
     one.deliver()
     assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
+
+
+def test_recreated_topic_needs_dead_letters_discarded(shop, kafka):
+    """Recreate a topic that has a dead letter and a record set apart: no record of the new one takes their place."""
+    one = shop()
+    one.send(1)
+    one.topic.send("k", b"{no json")
+    one.deliver()
+    of_pipeline = ("--pipeline", one.name, "--why", "x", "--yes")
+    apart = f"{one.name}/0/2"
+    assert tagmill(one.file, "run", "give-up", "--set-apart", apart, *of_pipeline)[0] == 0
+    delete(kafka.port, one.name)
+    create(kafka.port, one.name)
+    for product in (2, 3, 4):
+        one.send(product)
+    said = "1 dead letters, and 1 records are set apart.*Nothing was read.*deadletters discard"
+    with raises(GuardRefused, match=said, pipeline=one.name):
+        one.deliver(recreated=True)
+    discard = ("deadletters", "discard", "--topic", one.name, *of_pipeline)
+    code, out, err = shown_first(one.file, *discard)
+    assert code == 0 and "1 dead letters" in out, err
+    assert shown_first(one.file, *discard)[0] == 2
+    (run,) = one.deliver(recreated=True)
+    assert (run["unreadable"], sorted(one.products())) == (0, [1, 2, 3, 4])
+
+
+def test_recreated_topic_grows_and_all_is_read(shop, kafka):
+    """Recreate topics with a partition less, deliver them, and let them grow: all records of the partition arrive,
+    fewer than it had in the old topic, or more.
+    """
+    ones, old, sent = [shop(2), shop(2)], [1, 2, 3], {0: [11], 1: [21, 22, 23, 24]}
+    for number, one in enumerate(ones):
+        for product in old:
+            one.send(product, partition=1)
+        one.deliver()
+        delete(kafka.port, one.name)
+        create(kafka.port, one.name)
+        one.send(4)
+        one.deliver(recreated=True)
+        one.topic.grow(2)
+        for product in sent[number]:
+            one.send(product, partition=1)
+        one.deliver()
+        assert sorted(one.products()) == [*old, 4, *sent[number]]
 
 
 @pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
@@ -784,3 +860,27 @@ def test_deliver_other_id_rule_needs_rekey(shop):
     one.configure(unique_id=["product_id"])
     with raises(ConfigurationError, match="tagmill dedup rekey", pipeline=one.name):
         one.deliver()
+
+
+def test_seal_other_rule_than_planned_is_refused(shop):
+    """Change what makes ids, or the columns, of a planned run: nothing is sealed until it is put back."""
+    price = {"name": "price", "type": "Float64", "nullable": False}
+    one = shop(columns=[price])
+    one.send(1, price=1)
+    one.deliver()
+    one.send(1, price=1)
+    one.topic.flush()
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+    of_rule, began = f"run {planned['run']} of .* was planned with ids made by", dict(one.keys)
+    for keys, said in (
+        ({"shards": 64}, of_rule),
+        ({"unique_id": ["product_id"]}, of_rule),
+        ({"columns": []}, "none of them nullable"),
+    ):
+        one.configure(**keys)
+        with raises(ConfigurationError, match=said, pipeline=one.name):
+            one.finish(planned)
+        one.keys = dict(began)
+    one.configure()
+    done = one.finish(planned)
+    assert (done["rows"], done["known"]) == (0, 1)

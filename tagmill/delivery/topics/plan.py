@@ -1,6 +1,6 @@
 """Plan a run of a topic or a Kafka Journal: what it reads is fixed before anything is read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from tagmill.config.kafka import KafkaJournalEventsSettings, Stream, TopicSettings
@@ -10,10 +10,10 @@ from tagmill.delivery.topics.run_files import read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import fits
 from tagmill.delivery.topics.table_columns import require_unchanged_columns
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import ConfigurationError, SealedFileDamaged
+from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafka.client import Kafka, Partition, Span
 from tagmill.kafka.offset_ranges import OWN_TABLES, Range, capped, partitions_of, unread
-from tagmill.kafka.set_apart import Apart, Since, within
+from tagmill.kafka.set_apart import Apart, Since, of_topic, within
 from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.dedup import Rules, TopicOffsets
@@ -43,6 +43,21 @@ def must_fit(workspace: Workspace) -> None:
             f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {workspace.name}",
             pipeline=workspace.name,
         )
+
+
+def must_be_as_planned(workspace: Workspace, plan: TopicPlan) -> None:
+    """Raise ConfigurationError if a planned run's ids or columns would be made in another way by now."""
+    if isinstance(workspace.stream, KafkaJournalEventsSettings):
+        return
+    if plan.rule != workspace.stream.rule:
+        raise ConfigurationError(
+            f"run {plan.run} of pipeline {workspace.name} was planned with ids made by {plan.rule}, and the "
+            f"configuration says {workspace.stream.rule}. "
+            f"Nothing was sealed. Put it back, or: tagmill run abandon --pipeline {workspace.name} --why …",
+            pipeline=workspace.name,
+            run=plan.run,
+        )
+    must_keep_columns(workspace)
 
 
 def must_keep_columns(workspace: Workspace) -> None:
@@ -102,7 +117,7 @@ def planned(
         )
         with Kafka(workspace.settings.kafka) as kafka:
             if recreated:
-                warnings += _begin_again(kafka, ids, offsets, spans, number)
+                warnings += _begin_again(workspace, kafka, ids, spans, number)
                 read_to = offsets.read_to()
             warnings += same_topics(
                 kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on
@@ -129,9 +144,11 @@ def planned(
 
 
 def _begin_again(
-    kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Partition, Span], number: int
+    workspace: Workspace, kafka: Kafka, ids: TopicIds, spans: Mapping[Partition, Span], number: int
 ) -> list[str]:
     """Let the next run read recreated topics from their first record; return a warning for each.
+
+    Raises GuardRefused: a recreated topic has dead letters, or records that are set apart.
 
     In: the next run's number.
 
@@ -139,14 +156,15 @@ def _begin_again(
     end. Positions are written before ids: if the process ends in between, the topic still counts as
     recreated.
     """
+    offsets = workspace.store(TopicOffsets)
     read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
     short = {partition: span.end for partition, span in spans.items() if read_to.get(partition, 0) > span.end}
     again = {*recreated_topics(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
+    _must_be_decided(workspace, again)
     cut_off = {partition: end for partition, end in short.items() if partition[0] not in again}
-    offsets.write(
-        number,
-        cut_off | {partition: span.first for partition, span in spans.items() if partition[0] in again},
-    )
+    # A partition that the new topic lacks begins at its first record, too, should the topic get it later.
+    begins = dict.fromkeys(read_to, 0) | {partition: span.first for partition, span in spans.items()}
+    offsets.write(number, cut_off | {one: begin for one, begin in begins.items() if one[0] in again})
     ids.write({topic: now[topic] for topic in again if topic in now})
     return [
         *(f"topic {topic} was made anew: it is read from its first record" for topic in sorted(again)),
@@ -155,6 +173,26 @@ def _begin_again(
             for (topic, partition), end in cut_off.items()
         ),
     ]
+
+
+def _must_be_decided(workspace: Workspace, again: Collection[str]) -> None:
+    """Raise GuardRefused if one of these recreated topics has dead letters, or records that are set apart: records
+    of the new topic at their offsets would take their place.
+    """
+    apart = workspace.store(SetApart).items(Kind.RECORD)
+    for topic in sorted(again):
+        letters = sum(1 for _ in workspace.store(DeadLetters).positions(topic))
+        records = len(of_topic(apart, topic))
+        if letters or records:
+            name = workspace.name
+            raise GuardRefused(
+                f"{name}: of topic {topic}, as it was before it was made anew, there are {letters} dead letters, and "
+                f"{records} records are set apart. Records of the new topic at their offsets would take their place. "
+                f"Nothing was read. To keep them: tagmill deadletters list --pipeline {name} --json --limit 100000; to "
+                f"deliver those that can be read by now: tagmill deadletters replay --pipeline {name}; then: tagmill "
+                f"deadletters discard --pipeline {name} --topic {topic} --why …",
+                pipeline=name,
+            )
 
 
 def _apart(workspace: Workspace, ranges: list[Range]) -> Apart:

@@ -22,6 +22,7 @@ from tagmill.delivery.topics.batch_writer import BESIDE, Cutter, chosen_rows
 from tagmill.delivery.topics.dedup import KEY, LOOKED_UP_AT_ONCE, unknown, write_firsts, write_unknown
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
+from tagmill.delivery.topics.plan import must_be_as_planned
 from tagmill.delivery.topics.reader_notes import Notes, warnings
 from tagmill.delivery.topics.run_files import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import kinds
@@ -56,7 +57,7 @@ def seal(workspace: Workspace, spark: Callable[[], SparkSession], run: int, fenc
     `spark` returns the session; it is called only if the records or their ids are too many for this process.
 
     Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were
-    read.
+    read, ConfigurationError when ids or columns would be made in another way than the run was planned with.
     """
     ledger, name = workspace.ledger, workspace.name
     files = workspace.files
@@ -69,8 +70,10 @@ def seal(workspace: Workspace, spark: Callable[[], SparkSession], run: int, fenc
         )
     if row.state == RunState.PLANNED:
         require_unsent(workspace, run)
+        plan = read_plan(files, row)
+        must_be_as_planned(workspace, plan)
         with explained(workspace.cassandra.where):
-            manifest = _Sealing(workspace, spark, read_plan(files, row)).run()
+            manifest = _Sealing(workspace, spark, plan).run()
         checkpoints.reached("seal.before_commit")
         file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
         if ledger.seal(name, run, fence, file, write_document(files, file, manifest)):

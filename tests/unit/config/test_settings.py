@@ -215,6 +215,14 @@ def topic_with_columns(*names: str) -> str:
             "pipelines.j.tags: unknown key",
         ),
         (
+            '[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\nsegment_size = 2147483648\n',
+            "pipelines.j.segment_size: Input should be less than or equal to 2147483647",
+        ),
+        (
+            pipeline(cleanup="{ application_ttl_seconds = 630720001 }"),
+            "pipelines.orders.cleanup.application_ttl_seconds: Input should be less than or equal to 630720000",
+        ),
+        (
             '[kafka_journals.j]\nkeyspace = "j"\n',
             "kafka_journals: unknown key; a pipeline is [pipelines.NAME]",
         ),

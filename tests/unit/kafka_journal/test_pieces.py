@@ -66,7 +66,7 @@ def test_cut_pieces_never_part_moved_ids(data):
             if done[p] < ends[p]
         ]
         before = list(done)
-        for one in cut(pieces, moves):
+        for one in cut(pieces, moves, [("t", 0), ("t", 1), ("t", 2)]):
             assert one.first == done[one.partition] and one.end <= ends[one.partition]
             done[one.partition] = one.end
         assert done != before
@@ -77,4 +77,14 @@ def test_cut_pieces_never_part_moved_ids(data):
 
 def test_cut_keeps_ranges_that_note_lost_records():
     lost, rest = Range(topic="t", partition=0, first=7, end=7), Range(topic="t", partition=1, first=0, end=4)
-    assert cut([lost, rest], [Move("t", 0, 3, 1, 2)]) == [lost, rest]
+    assert cut([lost, rest], [Move("t", 0, 3, 1, 2)], []) == [lost, rest]
+
+
+def test_cut_notes_where_unread_partition_begins():
+    """Keep a range of which nothing is left as the partition's first pointer, unless it has one or begins at 0."""
+    earlier = Range(topic="t", partition=0, first=5, end=9)
+    for first, pointed, noted in ((3, [], True), (3, [("t", 1)], False), (0, [], False)):
+        later = Range(topic="t", partition=1, first=first, end=7)
+        left = later.model_copy(update={"end": first})
+        found = cut([earlier, later], [Move("t", 0, 20, 1, first)], pointed)
+        assert found == [earlier, left] if noted else found == [earlier]
