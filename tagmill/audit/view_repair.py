@@ -352,7 +352,9 @@ class ViewRepairer:
             if there is None or any(there[name] != right[name] for name in self.payload)
         )
         marks = ", ".join("?" for _ in columns)
-        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks})", values)
+        ttl = self.pipeline.cleanup.application_ttl_seconds
+        using = f" USING TTL {ttl}" if ttl else ""
+        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}){using}", values)
 
     def _do(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, REQUESTS):

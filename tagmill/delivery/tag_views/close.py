@@ -218,12 +218,14 @@ def _repair(workspace: Workspace, manifest: Manifest) -> None:
         return
     pipeline = workspace.pipeline
     view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
+    ttl = pipeline.cleanup.application_ttl_seconds
+    using = f" USING TTL {ttl}" if ttl else ""
     # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
         workspace.cassandra.write_many(
-            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks})",
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}){using}",
             (
                 tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
                 for row in rows
