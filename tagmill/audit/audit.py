@@ -243,6 +243,10 @@ class _Audit:
                 due[tag] = mark.ticks
         return replace(scope, due=due)
 
+    def _with_expired(self, scope: Scope) -> Scope:
+        """Return the scope with what the application's TTL may have taken of the view by now."""
+        return replace(scope, expired_in_view=self.pipeline.expired_to(self.ledger.cassandra.now()))
+
     def _proven(self, scope: Scope) -> Proven | None:
         """Return the baseline from which this audit may begin; None: it reads everything."""
         from tagmill.audit import baseline, baseline_frames
@@ -289,7 +293,8 @@ class _Audit:
         self.tell("reading the view behind it")
         audited_at = self.ledger.cassandra.now()
         cleaned_of = self._cleaned(scope)
-        view, partitions, cleaned = since.stage_view(scope, cleaned_of)
+        scope = self._with_expired(scope)
+        view, partitions, taken = since.stage_view(scope, cleaned_of)
         scope = self._with_all_read(scope)
         self.tell("adding up in ClickHouse")
         stored = self._stored(scope)
@@ -298,7 +303,7 @@ class _Audit:
         read = Read(events, view, deleted)
         ids = stored.ids("ids", since=proven.document.before)
         lines = since.judge(read, progress, ids, sums, cleaned_of, since.scope(scope))
-        lines_then = since.lines_then(cleaned)
+        lines_then = since.lines_then(taken)
         kept = {
             "partitions": partitions,
             "places": places,
@@ -391,7 +396,7 @@ class _Audit:
         of_view = staging.ViewStaging(self.journal, self.files, scope)
         view = staging.stage_table(of_view, self.spark, f"{self.folder}/view")
         checkpoints.reached("audit.view_read")
-        scope = self._with_all_read(scope)
+        scope = self._with_expired(self._with_all_read(scope))
         cleaned = self._cleaned(scope)
         self.tell("adding up in ClickHouse")
         stored = self._stored(scope)
@@ -476,11 +481,11 @@ class _Audit:
     def _has_same_events(self) -> bool:
         """Return whether the sums of all buckets prove that journal and view have the same events, with the same tags.
 
-        Sums leave out what is deleted or cleaned, so nothing may be; what they cover must be all there is.
+        Sums leave out what is deleted, cleaned or expired, so nothing may be; what they cover must be all there is.
         """
         cleaned = (f"cleaned/{size}" for size in self.files.folders(f"{self.folder}/cleaned"))
         left_out = any(self.files.has_rows(f"{self.folder}/{name}") for name in ("deleted", *cleaned))
-        if left_out or self._is_any("lines", "differs"):
+        if left_out or self._is_any("lines", "cleaned") or self._is_any("lines", "differs"):
             return False
         return self._total("lines", "journal") == self._total("totals/ids", "tagged") and (
             self._total("lines", "view") == self._total("totals/numbers", "rows")

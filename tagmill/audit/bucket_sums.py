@@ -24,7 +24,7 @@ def bucket_sums(
     In: as staging and destination_reader.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse,
     deleted, pending, cleaned as model.Line says; differs. Events at or below deleted_to may be gone from the
     journal: journal and view are compared without them, and without what was cleaned of a bucket in smaller
-    ones.
+    ones. Where the application's TTL may have taken rows of the view, all events have to be in ClickHouse.
     """
     smaller = {
         size: starts for size, starts in cleaned_of.items() if size.milliseconds < scope.size.milliseconds
@@ -51,7 +51,9 @@ def bucket_sums(
     cleaned_away = expired | (F.col("j_reached") == F.col("c_rows")) & (
         F.col("j_reached_sum") == F.col("c_event_sum")
     )
-    agrees = F.when(F.col("partly"), cleaned_away & with_journal).when(F.col("is_cleaned"), cleaned_away)
+    lacks_rows = scope.may_lack_rows() & (F.col("v_living") < F.col("j_living"))
+    agrees = F.when(lacks_rows, cleaned_away & (F.col("j_reached") == F.col("j_rows")))
+    agrees = agrees.when(F.col("partly"), cleaned_away & with_journal).when(F.col("is_cleaned"), cleaned_away)
     agrees = agrees.otherwise(with_journal & with_view)
     gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
     # Rows between due and watermark that ClickHouse does not have came late, and the next run delivers them.
@@ -61,7 +63,8 @@ def bucket_sums(
     late = F.when(expired, 0).otherwise(late)
     pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_reached") + late)
     away = (
-        F.when(F.col("partly"), F.col("j_living") - F.col("j_left"))
+        F.when(lacks_rows, F.greatest(F.col("j_rows") + gone - F.col("v_rows"), F.lit(0)))
+        .when(F.col("partly"), F.col("j_living") - F.col("j_left"))
         .when(F.col("is_cleaned"), F.col("j_rows"))
         .otherwise(0)
     )

@@ -91,7 +91,7 @@ class Line(Document):
     and findings by kind.
 
     `deleted`: rows whose event the journal has deleted; `pending`: not due to be delivered yet; `cleaned`:
-    the view's bucket was cleaned.
+    the view's bucket was cleaned, or the application's TTL has taken the row.
     """
 
     tag: str

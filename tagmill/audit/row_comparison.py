@@ -85,6 +85,7 @@ def compared(
         .withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False)))
         .withColumn("is_held", F.coalesce("is_held", F.lit(False)))
         .withColumn("expired", F.lit(scope.expired))
+        .withColumn("may_lack_rows_to", F.lit(scope.expired_in_view))
         .withColumn("due", number_by("tag", scope.due))
     )
     return _findings(_matched(events.where(~F.expr(_PLAIN))), quiet)
@@ -166,7 +167,7 @@ def _findings(events: DataFrame, quiet: bool) -> DataFrame:
 
 def _view_rules() -> Iterator[str]:
     """Yield the rules that compare the view with the journal; what is deleted there, or cleaned here, may be
-    missing.
+    missing, and what the application's TTL may have taken after it was delivered.
     """
     paired, left = "i < least(size(ju), size(vu))", "i >= least(size(ju), size(vu))"
     differs, twice = (
@@ -179,7 +180,8 @@ def _view_rules() -> Iterator[str]:
     yield _each("vu", "size(j) = 0 AND NOT dead", "true", Kind.EXTRA_IN_VIEW, unknown, v="x")
     yield _each("vu", "sound AND NOT dead", paired, Kind.DIFFERS_IN_VIEW, differs, v="x", j="ju[i]")
     yield _each("vu", "size(j) > 0 AND NOT dead", left, Kind.DUPLICATED_IN_VIEW, twice, v="x", j="j[0]")
-    there = f"{left} AND NOT x.is_cleaned"
+    delivered = "(size(c) > 0 OR x.ticks < expired)"
+    there = f"{left} AND NOT x.is_cleaned AND NOT (x.ticks < may_lack_rows_to AND {delivered})"
     yield _each("ju", "NOT dead", f"{there} AND x.flaw IS NOT NULL", Kind.UNREADABLE, _flaw("x.flaw"), j="x")
     yield _each(
         "ju",

@@ -165,7 +165,8 @@ class Since:
     def stage_view(self, scope: Scope, cleaned_of: CleanedOf) -> tuple[DataFrame, DataFrame, DataFrame]:
         """Count the partitions of the view that the baseline covers, and write the rows of the others.
 
-        Out: rows (row_hashes.VIEW), the partitions (baseline_frames.FRAMES) that are still there, those that cleanups took since.
+        Out: rows (row_hashes.VIEW); the partitions (baseline_frames.FRAMES) that are still there; tag, timebucket and `left` rows of
+        those that cleanups or the application's TTL took since, as a whole or in part.
         """
         view = self.journal.table(self.journal.view_table)
         key = ["tag_name", "timebucket"]
@@ -188,15 +189,28 @@ class Since:
         is_same = F.expr("rows = rows_then AND coalesce(written, 0) = written_then")
         changed = counted.where(~F.coalesce(is_same, F.lit(False)))
         changed = materialize(changed, self._url("changed-partitions"))
-        gone = changed.where("rows IS NULL").withColumnRenamed("tag_name", "tag")
-        starts = cleaned_of[scope.size].select("tag", F.col("start").alias("timebucket"))
-        gone = gone.join(starts, ["tag", "timebucket"]).select("tag", "timebucket")
-        left = changed.withColumnRenamed("tag_name", "tag").join(gone, ["tag", "timebucket"], "left_anti")
-        self._none(left, "rows of the view that it covers were changed")
+        starts = cleaned_of[scope.size].select(
+            "tag", F.col("start").alias("timebucket"), F.lit(True).alias("is_cleaned")
+        )
+        changed = (
+            changed.withColumnRenamed("tag_name", "tag")
+            .withColumn("bucket", F.col("timebucket"))
+            .join(starts, ["tag", "timebucket"], "left")
+        )
+        is_less = F.expr("coalesce(rows, 0) < rows_then AND coalesce(written, 0) <= written_then")
+        is_taken = F.coalesce(F.expr("rows IS NULL AND is_cleaned"), F.lit(False)) | (
+            scope.may_lack_rows() & is_less
+        )
+        self._none(changed.where(~is_taken), "rows of the view that it covers were changed")
+        taken = changed.where(is_taken).select(
+            "tag", "timebucket", F.coalesce("rows", F.lit(0)).alias("left")
+        )
         stages = staging.ViewStaging(self.journal, self.files, scope)
         rows = stages.of_partitions(there.where(is_new), f"{self.folder}/view")
-        kept = self.proven.frames["partitions"].join(gone, ["tag", "timebucket"], "left_anti")
-        return stages.target(f"{self.folder}/view").frame(self.spark, rows), kept, gone
+        kept = self.proven.frames["partitions"].join(
+            taken.where("left = 0"), ["tag", "timebucket"], "left_anti"
+        )
+        return stages.target(f"{self.folder}/view").frame(self.spark, rows), kept, taken
 
     def check_stored(self, sums: DataFrame, scope: Scope) -> DataFrame:
         """Return ClickHouse's sums of the buckets that the baseline does not cover; the others have to be as they were.
@@ -256,13 +270,15 @@ class Since:
         self._settle()
         return lines
 
-    def lines_then(self, cleaned: DataFrame) -> DataFrame:
-        """Return the lines of the buckets that the baseline covers, `cleaned` those that cleanups took since."""
-        taken = cleaned.select("tag", F.col("timebucket").alias("bucket"), F.lit(True).alias("taken"))
-        lines = self.proven.frames["lines"].join(taken, ["tag", "bucket"], "left")
-        now = {"view": F.lit(0), "deleted": F.lit(0), "cleaned": F.col("journal")}
+    def lines_then(self, taken: DataFrame) -> DataFrame:
+        """Return the lines of the buckets that the baseline covers, with what was `taken` since as stage_view returns it."""
+        lines = self.proven.frames["lines"].join(
+            taken.withColumnRenamed("timebucket", "bucket"), ["tag", "bucket"], "left"
+        )
+        away = F.greatest(F.col("journal") - F.col("left"), F.lit(0))
+        now = {"view": F.col("left"), "deleted": F.lit(0), "cleaned": away}
         figures = (
-            F.when(F.col("taken"), now[name]).otherwise(F.col(name)).cast("bigint").alias(name)
+            F.when(F.col("left").isNotNull(), now[name]).otherwise(F.col(name)).cast("bigint").alias(name)
             if name in now
             else F.col(name)
             for name in FIGURES

@@ -52,6 +52,8 @@ class Scope:
     reached: Mapping[str, int]
     # Ticks before which rows are past the destination's retention, so that ClickHouse may have them or not.
     expired: int = 0
+    # Ticks before which the application's TTL may have taken rows of the view (PipelineSettings.expired_to).
+    expired_in_view: int = 0
 
     def judged(self) -> Column:
         """Return, over `tag` and `ticks`, whether a row is judged: not before the tag's start and not after
@@ -62,6 +64,10 @@ class Scope:
     def is_expired_bucket(self) -> Column:
         """Return, over `bucket`, whether it has rows past the destination's retention."""
         return F.col("bucket") * TICKS_PER_MILLISECOND < self.expired
+
+    def may_lack_rows(self) -> Column:
+        """Return, over `bucket`, whether the application's TTL may have taken rows of the view."""
+        return F.col("bucket") * TICKS_PER_MILLISECOND < self.expired_in_view
 
     def is_reached(self) -> Column:
         """Return, over `tag` and `ticks`, whether a row may be in ClickHouse."""

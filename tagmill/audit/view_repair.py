@@ -357,8 +357,9 @@ class ViewRepairer:
             if there is None or any(there[name] != right[name] for name in self.payload)
         )
         marks = ", ".join("?" for _ in columns)
-        insert = f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP {now}"
-        self._do(insert, values)
+        ttl = self.pipeline.cleanup.application_ttl_seconds
+        using = f"TIMESTAMP {now} AND TTL {ttl}" if ttl else f"TIMESTAMP {now}"
+        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}) USING {using}", values)
 
     def _do(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, REQUESTS):

@@ -19,7 +19,7 @@ from tagmill.config.base import (
 )
 from tagmill.domain.journal_tables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
 from tagmill.domain.time_buckets import BucketSize, View, first_ticks
-from tagmill.domain.timeuuid import from_datetime
+from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 WhoNumbers = Literal["application", "tagmill"]
@@ -27,6 +27,8 @@ WhoNumbers = Literal["application", "tagmill"]
 # Limits of a look-back window in seconds: it has whole hours of the view, and fewer than a partition of hours
 # in the ledger can take.
 HOUR_SECONDS, MOST_LOOK_BACK_SECONDS = 3600, 366 * 86_400
+# The longest TTL that Cassandra takes, in seconds: 20 years.
+MOST_TTL_SECONDS = 20 * 365 * 86_400
 
 
 def moment(value: Any) -> Any:
@@ -193,8 +195,9 @@ class CleanupSettings(Section):
     application_ttl_seconds: int | None = Field(
         None,
         ge=1,
-        le=630_720_000,  # Cassandra's longest TTL: 20 years
-        description="The application's events-by-tag.time-to-live, in seconds. Left out: unknown, or none.",
+        le=MOST_TTL_SECONDS,
+        description="The application's events-by-tag.time-to-live, in seconds. Rows that Tagmill writes to the "
+        "view have it, and rows of older events may be gone. Left out: unknown, or none.",
         examples=[7776000],
     )
     max_buckets_per_run: int = Field(
@@ -516,3 +519,15 @@ class PipelineSettings(Section):
         """
         start = self.start_from.get(tag)
         return self.first_ticks if start is None else max(self.first_ticks, from_datetime(start))
+
+    def expired_to(self, now: datetime) -> int:
+        """Return the ticks before which the application's TTL may have taken rows of the view; 0: it has no TTL.
+
+        It is the end of a bucket, so whole buckets may have lost rows. Rows that expire within the next hour count as expired,
+        since reading takes time and clocks differ.
+        """
+        ttl = self.cleanup.application_ttl_seconds
+        if ttl is None:
+            return 0
+        expired = from_datetime(now) + (HOUR_SECONDS - ttl) * TICKS_PER_SECOND
+        return first_ticks(self.bucket_size.start(expired)) + self.bucket_size.ticks

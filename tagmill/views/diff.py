@@ -54,6 +54,23 @@ def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size:
     )
 
 
+def with_expired(lines: DataFrame, numbered: DataFrame, expired_to: int) -> DataFrame:
+    """Change ADDED to CLEANED for rows that the application's TTL may have taken: they were numbered once.
+
+    In: what compared returns; `numbered` tag_name, persistence_id, numbered_to (the last sequence_nr that was numbered);
+    `expired_to`: PipelineSettings.expired_to.
+    """
+    is_expired = (
+        (F.col("what") == Difference.ADDED.value)
+        & (F.col("timebucket") * TICKS_PER_MILLISECOND < expired_to)
+        & F.coalesce(F.col("sequence_nr") <= F.col("numbered_to"), F.lit(False))
+    )
+    what = F.when(is_expired, Difference.CLEANED.value).otherwise(F.col("what"))
+    return lines.join(numbered, ["tag_name", ID], "left").select(
+        *(what.alias(name) if name == "what" else name for name in lines.columns)
+    )
+
+
 def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
     """Change REMOVED to UNKNOWN for rows of events that the journal doesn't know, since it can't say whether
     they are wrong.

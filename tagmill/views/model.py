@@ -13,7 +13,7 @@ class Difference(StrEnum):
     """How a row of the view compares with the journal.
 
     SAME: right; ADDED: missing; CHANGED: with other content; REMOVED: wrong; UNKNOWN: the journal doesn't
-    know the event; CLEANED: missing, since a cleanup deleted it.
+    know the event; CLEANED: missing, since a cleanup or the application's TTL deleted it.
     """
 
     SAME = "same"

@@ -123,7 +123,7 @@ class _Rebuilder(SelectionAttempt):
         self.tell("comparing")
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         standing_of_whole = standing.join(left.select(ID), ID, "left_anti")
-        changes = self._compared(standing_of_whole, events, whole, sums, self.latest(row))
+        changes = self._compared(standing_of_whole, events, whole, limits, sums, self.latest(row))
         tags = changes.tags
         if (in_the_way := changes.in_the_way) is not None:
             left, records = left.unionByName(in_the_way), records.join(in_the_way.select(ID), ID, "left_anti")
@@ -143,7 +143,13 @@ class _Rebuilder(SelectionAttempt):
         return manifest, report, positions
 
     def _compared(
-        self, standing: DataFrame, events: DataFrame, whole: DataFrame, sums: Sums, latest: int
+        self,
+        standing: DataFrame,
+        events: DataFrame,
+        whole: DataFrame,
+        limits: DataFrame,
+        sums: Sums,
+        latest: int,
     ) -> _Changes:
         """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete
         (`removed`) in files, if there are any.
@@ -159,7 +165,9 @@ class _Rebuilder(SelectionAttempt):
         rows = self.of_tags(self._rows())
         workspace, view = self.workspace, self.pipeline.view
         log = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, self.journal.keyspace, view)
-        if not self.selection.tags and not self._count("standing") and not log.any_of(sums.rows):
+        expired_to = self.pipeline.expired_to(workspace.cassandra.now())
+        is_lost = not self.selection.tags and not self._count("standing")
+        if is_lost and not expired_to and not log.any_of(sums.rows):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison
             # is needed.
             added = rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
@@ -167,9 +175,14 @@ class _Rebuilder(SelectionAttempt):
         cleaned_of = frames.cleaned(self.spark, log)
         of_whole = whole.select(ID, "from_nr", "upto")
         right = diff.with_content(rows, meta=self.journal.meta)
-        compared = materialize(
-            diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
-        )
+        compared = diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size)
+        if expired_to:
+            last = F.explode("base").alias("line")
+            numbered = limits.select(ID, last).select(
+                F.col("line.tag").alias("tag_name"), ID, F.col("line.sequence_nr").alias("numbered_to")
+            )
+            compared = diff.with_expired(compared, numbered, expired_to)
+        compared = materialize(compared, f"{self.url}/compared")
         known = (
             events.join(of_whole, ID)
             .where("sequence_nr > from_nr and sequence_nr <= upto")

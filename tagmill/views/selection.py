@@ -143,7 +143,7 @@ class ViewReport(Document):
         return (
             (self.total(Difference.SAME), "right already"),
             (self.total(Difference.UNKNOWN), "kept whose events the journal doesn't know"),
-            (self.total(Difference.CLEANED), "not brought back, since they were cleaned up"),
+            (self.total(Difference.CLEANED), "not brought back, since they were cleaned up or have expired"),
             (self.left, "persistence ids left as they are"),
             (
                 self.unknown_ids,

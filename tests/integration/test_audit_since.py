@@ -2,6 +2,7 @@
 write time or a sum is not as it was.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -281,6 +282,20 @@ def test_cleaned_partitions_are_no_doubt(proven):
     assert report.agrees and report.proven_by == 1
     assert report.tags == case.audit(full=True).tags
     assert report.view < report.journal == report.view + report.tags[0].cleaned
+
+
+@pytest.mark.long
+def test_expired_rows_are_no_doubt(proven):
+    """The application's TTL takes rows that were proven, also some of a partition: the proof goes on."""
+    case = proven(cleanup={"application_ttl_seconds": 2 * 24 * 3600})
+    rows = [row for row in case.journal.rows() if row["sequence_nr"] <= EACH + 5]
+    case.journal.view(rows, ttl=1)
+    time.sleep(1.5)
+    case.come(*recent("id-1", 61))
+    report = case.audit()
+    assert report.agrees and report.proven_by == 1
+    assert report.tags == case.audit(full=True).tags
+    assert report.tags[0].cleaned == len(rows) == report.journal - report.view
 
 
 @pytest.mark.long

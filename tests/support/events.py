@@ -91,12 +91,17 @@ class Journal:
         create_journal(cassandra, self.keyspace)
         return self
 
-    def view(self, records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
+    def view(
+        self, records: Iterable[dict[str, Any]], written_at: int | None = None, ttl: int | None = None
+    ) -> None:
         """Write rows into the view; nulls stay unset.
 
-        `written_at` is the write time in microseconds (default: now).
+        `written_at` is the write time in microseconds (default: now), `ttl` in seconds (default: none).
         """
-        self._insert(self.view_table, ("tag_name", "timebucket"), list(VIEW_COLUMNS), records, written_at)
+        using = " AND ".join(
+            f"{name} {value}" for name, value in (("TIMESTAMP", written_at), ("TTL", ttl)) if value
+        )
+        self._insert(self.view_table, ("tag_name", "timebucket"), list(VIEW_COLUMNS), records, using)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
         """Write the events of these rows into messages.
@@ -159,13 +164,13 @@ class Journal:
         partition: Sequence[str],
         names: list[str],
         records: Iterable[dict[str, Any]],
-        written_at: int | None = None,
+        using: str = "",
     ) -> None:
         def values(record: dict[str, Any]) -> list[Any]:
             return [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
 
         records = list(records)
-        if len(records) > MANY and written_at is None:
+        if len(records) > MANY and not using:
             groups = groupby(records, key=itemgetter(*partition))
             partitions = ([values(record) for record in rows] for _, rows in groups)
             largest = max(len(record["event"] or b"") for record in records)
@@ -173,7 +178,7 @@ class Journal:
             return
         insert = self.session.prepare(
             f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES "
-            f"({', '.join('?' for _ in names)})" + (f" USING TIMESTAMP {written_at}" if written_at else "")
+            f"({', '.join('?' for _ in names)})" + (f" USING {using}" if using else "")
         )
         rows = map(values, records)
         for done, error in execute_concurrent_with_args(self.session, insert, rows, results_generator=True):

@@ -222,14 +222,16 @@ def _repair(workspace: Workspace, manifest: Manifest) -> None:
         return
     pipeline = workspace.pipeline
     view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
+    ttl = pipeline.cleanup.application_ttl_seconds
     written_at = from_datetime(manifest.sealed_at) // 10  # microseconds
+    using = f"TIMESTAMP {written_at} AND TTL {ttl}" if ttl else f"TIMESTAMP {written_at}"
     checkpoints.reached("close.before_repair")
     # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
         workspace.cassandra.write_many(
-            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP {written_at}",
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}) USING {using}",
             (
                 tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
                 for row in rows

@@ -1,6 +1,7 @@
 """Findings of the audit's comparison, case by case, from handmade rows of journal, view and ClickHouse."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def stored(hash_: int = 1, number: int = 1, ticks: int = NOW) -> tuple[Any, ...]
 
 
 # Rows of one event in each store -> kinds of findings. `deleted` and `held` describe its persistence_id,
-# `cleaned` its bucket.
+# `cleaned` and `expired` its bucket.
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "all agree": ([event(), row(), stored()], []),
     "pending": ([event(ticks=NOW + HOUR - 50), row(ticks=NOW + HOUR - 50)], []),
@@ -102,6 +103,9 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "two writers, one in the view": ([event(), event(2), row(), stored()], []),
     "cleaned": ([event(), stored(), "cleaned"], []),
+    "expired": ([event(), stored(), "expired"], []),
+    "expired and not delivered": ([event(), "expired"], ["missing_in_clickhouse", "missing_in_view"]),
+    "expired and not gone": ([event(), row(2), stored(), "expired"], ["differs_in_view"]),
     "cleaned and lost": ([event(), "cleaned"], ["missing_in_clickhouse"]),
     "cannot be read and is not in the view": ([event(flaw="no_event")], ["unreadable"]),
     "cannot be read and was migrated": ([event(flaw="before_0_10"), row(2), stored(2)], []),
@@ -124,13 +128,13 @@ def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
     """
     journal, view, clickhouse, deleted, held = [], [], [], [], []
     for name, (rows, _) in CASES.items():
-        own = BUCKET if "cleaned" not in rows else BUCKET - 3_600_000
+        own = BUCKET - 3_600_000 * (1 if "cleaned" in rows else 2 if "expired" in rows else 0)
         for part in rows:
             if part == "deleted":
                 deleted.append((name, 1))
             elif part == "held":
                 held.append(("t", name))
-            elif part != "cleaned":
+            elif part not in ("cleaned", "expired"):
                 party, number, offset, ticks, hash_, last = part
                 ticks -= BUCKET * 10_000 - own * 10_000
                 if party == "j":
@@ -164,8 +168,10 @@ def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
         spark.createDataFrame(deleted, "persistence_id string, deleted_to bigint"),
         spark.createDataFrame(held, "tag string, persistence_id string"),
         {BucketSize.HOUR: spark.createDataFrame([("t", BUCKET - 3_600_000)], "tag string, start bigint")},
-        spark.createDataFrame([("t", BUCKET), ("t", BUCKET - 3_600_000)], "tag string, bucket bigint"),
-        SCOPE,
+        spark.createDataFrame(
+            [("t", BUCKET - 3_600_000 * hours) for hours in range(3)], "tag string, bucket bigint"
+        ),
+        replace(SCOPE, expired_in_view=NOW - HOUR),
     ).collect()
     by_case: dict[str, list[str]] = {name: [] for name in CASES}
     for line in found:

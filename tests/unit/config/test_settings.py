@@ -52,6 +52,23 @@ def mistake(load: Callable[..., Settings], text: str, **environment: str) -> str
 # -- what is read
 
 
+@pytest.mark.parametrize(
+    ("ttl", "bucket_size", "expected"),
+    [
+        (86_400, "Hour", datetime(2026, 11, 20, 9, tzinfo=UTC)),
+        (86_400, "Day", datetime(2026, 11, 21, tzinfo=UTC)),
+    ],
+    ids=["hours", "days"],
+)
+def test_expired_to_ends_a_bucket(
+    ttl: int, bucket_size: str, expected: datetime, load: Callable[..., Settings]
+) -> None:
+    """The bucket that the TTL reaches within the next hour counts as expired."""
+    text = pipeline(bucket_size=f'"{bucket_size}"') + f"cleanup.application_ttl_seconds = {ttl}\n"
+    assert load(text).pipeline("orders").expired_to(SEVEN) == from_datetime(expected)
+    assert load(pipeline()).pipeline("orders").expired_to(SEVEN) == 0
+
+
 def test_load_one_pipeline_defaults_the_rest(load) -> None:
     """Files with one pipeline have defaults for all other settings."""
     settings = load(pipeline())
