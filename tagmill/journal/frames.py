@@ -268,6 +268,12 @@ def with_records(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *,
     )
 
 
+def recorded_ids(spark: SparkSession, journal: JournalSchema) -> DataFrame:
+    """Return the persistence ids of the journal that Tagmill has a record of, one row each."""
+    table = CassandraTable.of_ledger(journal.cassandra, "view_progress")
+    return table.rows(spark, "journal", ID).where(F.col("journal") == journal.keyspace).select(ID)
+
+
 def no_progress() -> Column:
     """Return a column with an empty PROGRESS array."""
     return F.from_json(F.lit("[]"), PROGRESS)

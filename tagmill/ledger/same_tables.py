@@ -52,8 +52,16 @@ def changed_tables(
     known, tables = _table_ids(settings, cassandra, pipeline), _tables(settings, pipeline)
     changed = known.changed(pipeline, tables)
     if settings.pipeline(pipeline).views == "tagmill" and not adopt:
-        changed += [name for name in known.changed(NUMBERED, tables) if name not in changed]
+        numbered = changed_since_numbered(settings, cassandra, pipeline)
+        changed += [name for name in numbered if name not in changed]
     return changed
+
+
+def changed_since_numbered(settings: Settings, cassandra: Cassandra, pipeline: str) -> list[str]:
+    """Return the names of the pipeline's journal tables that were created again since Tagmill first numbered the
+    journal.
+    """
+    return _table_ids(settings, cassandra, pipeline).changed(NUMBERED, _tables(settings, pipeline))
 
 
 def note_tables(settings: Settings, cassandra: Cassandra, pipeline: str) -> None:

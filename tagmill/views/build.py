@@ -17,6 +17,7 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import clock
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused, about_pipeline
+from tagmill.ledger.same_tables import changed_since_numbered
 from tagmill.ledger.view_builds import BuildRow
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.view_waiting import WaitingIds, WaitingRow
@@ -102,6 +103,8 @@ class _Builder(Attempt):
     def run(self, adopt: bool) -> Result:
         """Finish what an earlier attempt left, then build what is new."""
         row, finished = self.finish_left(self.row)
+        if adopt:
+            self._forget_earlier_life(row)
         manifest, numbered = self._seal(row, adopt)
         self._record(self._waiting(numbered.stopped), row)
         if manifest.moved:
@@ -117,6 +120,20 @@ class _Builder(Attempt):
         log.warning("persistence ids are refused", journal=manifest.journal, count=numbered.refused)
         message = f"{result['message']}. {refusal}"
         return {**result, "refused": numbered.refused, "refusal": refusal, "message": message}
+
+    def _forget_earlier_life(self, row: BuildRow) -> None:
+        """Delete Tagmill's records of persistence ids that are of an earlier life of the journal.
+
+        The build notes the tables when it is done, so one that was killed is refused or adopts again: the records
+        that it wrote are deleted then, too, and its numbers are taken from the tables.
+        """
+        from tagmill.journal import frames
+
+        workspace = self.workspace
+        if changed_since_numbered(workspace.settings, workspace.cassandra, self.name):
+            ids = frames.recorded_ids(self.spark, self.journal)
+            # No record was written later than the last build, and the next build writes later.
+            self.builds.forget((line[frames.ID] for line in ids.toLocalIterator()), row.written_at)
 
     def _record(self, waiting: list[WaitingRow], row: BuildRow) -> None:
         """Record what waits, in front of the commit: a build that is DONE has always said it.
