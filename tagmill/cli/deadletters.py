@@ -120,7 +120,7 @@ def discard(
 ) -> None:
     """Delete a topic's dead letters for good.
 
-    Records of the topic that are set apart, but not read yet, are no longer. A topic that was created again needs both
+    Records of the topic that are set apart, but not read yet, will be read as others are. A topic that was created again needs both
     before `run deliver --recreated`.
     """
     from tagmill.cli.run import ways_out

@@ -140,13 +140,13 @@ def _spark(environment: Path | None) -> tuple[Finding, str]:
     return wrong(check, missing, cure), unknown
 
 
-def _for_python(found: Finding, python: tuple[int, ...], pyspark: str) -> Finding:
+def _for_python(finding: Finding, python: tuple[int, ...], pyspark: str) -> Finding:
     """Return the finding, or what is wrong if this version of PySpark does not support a Python."""
     try:
         require_python(python, pyspark)
     except TagmillError as error:
-        return wrong(found.check, said_of(error), "install Spark where its jobs have such a Python")
-    return found
+        return wrong(finding.check, said_of(error), "install Spark where its jobs have such a Python")
+    return finding
 
 
 def _environment(check: str, folder: Path, cure: str) -> tuple[Finding, str]:
@@ -163,8 +163,8 @@ def _environment(check: str, folder: Path, cure: str) -> tuple[Finding, str]:
         return wrong(
             check, f"{folder} has Tagmill {own}, this Python has {tagmill.__version__}", cure
         ), pyspark
-    found = fine(check, f"jobs run in {folder}: Python {minor}, pyspark {pyspark}")
-    return _for_python(found, tuple(map(int, minor.split("."))), pyspark), pyspark
+    finding = fine(check, f"jobs run in {folder}: Python {minor}, pyspark {pyspark}")
+    return _for_python(finding, tuple(map(int, minor.split("."))), pyspark), pyspark
 
 
 def _jars(settings: Settings) -> Finding:
