@@ -91,7 +91,7 @@ class Since:
                 F.coalesce("partition_nr", F.lit(0)).alias("partition_nr"),
                 F.coalesce("deleted_to", F.lit(0)).alias("deleted_to"),
                 F.greatest(F.coalesce("upto", F.lit(0)), F.coalesce("deleted_to", F.lit(0))).alias("from_nr"),
-                F.lit(False).alias("refused"),
+                F.lit(None).cast("string").alias("reason"),
                 F.coalesce("events", F.lit(0)).alias("events"),
             ),
             self._url("changed"),

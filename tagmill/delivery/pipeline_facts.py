@@ -144,10 +144,11 @@ def _view_waits(workspace: Workspace) -> Iterator[ViewWait]:
     builder = workspace.settings.builder(configured.keyspace)
     if builder is None:
         return
-    adopt = (
-        "Turn events-by-tag off in the application, then take its numbers as the start: "
-        f"tagmill views build --pipeline {builder} --adopt"
-    )
+    ways_out = {
+        Reason.ELSEWHERE: "Turn events-by-tag off in the application, then take its numbers as the start: "
+        f"tagmill views build --pipeline {builder} --adopt",
+        Reason.DELETED: f"Make it again: tagmill views rebuild --pipeline {builder} --offline",
+    }
     today = clock.earliest(workspace.cassandra.clocks)
     for row in workspace.journal_store(WaitingIds).current():
         yield ViewWait(
@@ -157,7 +158,7 @@ def _view_waits(workspace: Workspace) -> Iterator[ViewWait]:
             row.since,
             Reason(row.reason).text,
             too_long=(today - row.since).total_seconds() > configured.max_hold_age_seconds,
-            way_out=adopt if row.reason == Reason.ELSEWHERE else "",
+            way_out=ways_out.get(Reason(row.reason), ""),
         )
 
 

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     NO_TIME_UUID = "no_time_uuid"
     YOUNG = "young"
     ELSEWHERE = "elsewhere"
+    DELETED = "deleted"
     NUMBER_TAKEN = "number_taken"
     WRITTEN_AHEAD = "written_ahead"
     TOO_LARGE = "too_large"
@@ -33,6 +34,7 @@ _TEXTS = {
     Reason.NO_TIME_UUID: "the timestamp is no TimeUUID, or of another age",
     Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
     Reason.ELSEWHERE: "somebody else has numbered it since the last build",
+    Reason.DELETED: "tags of its view were deleted and not rebuilt since",
     Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that "
     "another event would get",
     Reason.WRITTEN_AHEAD: "a row that would go or change was written by a clock that is ahead: nothing "

@@ -14,6 +14,7 @@ from tagmill.domain.journal_tables import OLD_TAGS, JournalTables, tag_columns
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.errors import ConfigurationError
+from tagmill.journal.flaws import Reason
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.spark.cassandra_table import CassandraTable
 
@@ -176,9 +177,9 @@ def build_positions(spark: SparkSession, journal: JournalSchema, ids: DataFrame,
     Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none),
     `known` (Tagmill has a record), `from_nr` (the larger of sequence_nr and deleted_to), `deleted_to`,
     `scanned` (tag_scanning), `progress` (PROGRESS sorted by tag: the last number of each tag), `found` (the
-    same from tag_write_progress), `written` (as `plugin_progress` returns it), `refused` (the plugin's tables
-    differ from the record). With `adopt`, a persistence_id that differs is not refused: it starts from
-    `found`, and `adopted` is true.
+    same from tag_write_progress), `written` (as `plugin_progress` returns it), `reason` (why none of its events may be
+    numbered: ELSEWHERE, the plugin's tables differ from the record, or DELETED, of its view; else null). With `adopt`,
+    a persistence_id that differs starts from `found`, and `adopted` is true.
     """
     joined = (
         with_records(spark, journal, ids, by_key=False)
@@ -197,6 +198,11 @@ def build_positions(spark: SparkSession, journal: JournalSchema, ids: DataFrame,
         )
     )
     taken = F.col("differs") & F.lit(adopt)
+    # Where all events that were numbered are deleted, no rebuild can bring the numbers back.
+    is_deleted = (F.size("forgotten") > 0) & (F.coalesce("deleted_to", F.lit(0)) < F.col("sequence_nr"))
+    reason = F.when(F.col("differs"), F.lit(None if adopt else Reason.ELSEWHERE.value)).when(
+        is_deleted, Reason.DELETED.value
+    )
     kept = joined.select(
         ID,
         F.when(F.col("known") & ~taken, F.col("sequence_nr"))
@@ -214,7 +220,7 @@ def build_positions(spark: SparkSession, journal: JournalSchema, ids: DataFrame,
         "found",
         "written",
         taken.alias("adopted"),
-        (F.col("differs") & ~F.lit(adopt)).alias("refused"),
+        reason.alias("reason"),
     )
     return kept.withColumn("from_nr", F.greatest("sequence_nr", "deleted_to"))
 
@@ -243,7 +249,8 @@ def with_records(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *,
     """Return Tagmill's own record of each persistence_id.
 
     Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time),
-    `recorded` (PROGRESS sorted by tag). Without a record the first three are null, and `recorded` is empty.
+    `recorded` (PROGRESS sorted by tag), `forgotten` (tags whose view was deleted, and not rebuilt since: they have a
+    sequence_nr, and no number). Without a record the first three are null, and the others are empty.
 
     `by_key`: the records of these persistence ids are looked up; otherwise, all records are read.
     """
@@ -265,6 +272,9 @@ def with_records(spark: SparkSession, journal: JournalSchema, ids: DataFrame, *,
         "partition_nr",
         F.when(F.col("scanned") != NOT_SCANNED, F.col("scanned")).alias("scanned"),
         F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded"),
+        F.coalesce(F.array_except(F.map_keys("sequence_nrs"), F.map_keys("numbers")), no_tags()).alias(
+            "forgotten"
+        ),
     )
 
 
@@ -277,6 +287,11 @@ def recorded_ids(spark: SparkSession, journal: JournalSchema) -> DataFrame:
 def no_progress() -> Column:
     """Return a column with an empty PROGRESS array."""
     return F.from_json(F.lit("[]"), PROGRESS)
+
+
+def no_tags() -> Column:
+    """Return a column with an empty array of tags."""
+    return F.array().cast("array<string>")
 
 
 def cleaned(spark: SparkSession, log: CleanupLog) -> CleanedOf:

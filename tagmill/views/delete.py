@@ -206,16 +206,20 @@ class _Deleter(SelectionAttempt):
         return materialize(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, positions: DataFrame, forgotten: DataFrame) -> None:
-        """Write Tagmill's own records of persistence ids with forgotten tags, without those tags, and of all whose row
-        of tag_scanning goes.
+        """Write Tagmill's own records of persistence ids with forgotten tags, with those tags as `forgotten`, and of all
+        whose row of tag_scanning goes.
+
+        Builds number no event of a persistence_id with forgotten tags, as its numbers would begin at 1.
         """
         from pyspark.sql import functions as F
+
+        from tagmill.journal.frames import no_tags
 
         of_ids = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
         changed = F.col("gone").isNotNull()
         if not self.row_by_row:
             changed |= F.col("scanned").isNotNull()
-        gone = F.coalesce("gone", F.array().cast("array<string>"))
+        gone = F.coalesce("gone", no_tags())
         rest = F.filter("recorded", lambda line: ~F.array_contains(gone, line["tag"]))
         records = (
             self.records(positions).where("sequence_nr is not null")
@@ -231,7 +235,8 @@ class _Deleter(SelectionAttempt):
                 "partition_nr",
                 F.lit(None).cast("bigint").alias("scanned"),
                 rest.alias("progress"),
-                F.array().cast("array<string>").alias("new"),
+                F.array_union("forgotten", gone).alias("forgotten"),
+                no_tags().alias("new"),
             ),
             f"{self.url}/records",
         )

@@ -88,12 +88,12 @@ class Reader:
         An event of an adopted persistence_id is written without the tags for which the application has numbered
         it, in later builds as well if it waited in the one that adopted.
         """
-        open_ids = starting_points.where("not refused")
+        open_ids = starting_points.where("reason is null")
         any_known, deleted, numbered, *of_ways = _parts(
             starting_points.withColumn("first", F.col("partition_nr")),
             F.expr("known"),
-            F.expr("not refused and from_nr > 0"),
-            F.expr("not refused and exists(progress, line -> line.sequence_nr > from_nr)"),
+            F.expr("reason is null and from_nr > 0"),
+            F.expr("reason is null and exists(progress, line -> line.sequence_nr > from_nr)"),
             *map(F.expr, WAYS),
         )
         if numbered is not None:
@@ -275,9 +275,9 @@ class Reader:
 # How the first new event of a persistence_id is found: behind the last one read, from the first partition on, or behind
 # what is deleted.
 WAYS = (
-    "not refused and deleted_to <= sequence_nr and known",
-    "not refused and deleted_to <= sequence_nr and not known",
-    "not refused and deleted_to > sequence_nr",
+    "reason is null and deleted_to <= sequence_nr and known",
+    "reason is null and deleted_to <= sequence_nr and not known",
+    "reason is null and deleted_to > sequence_nr",
 )
 BEHIND, EVENT = (ID, "from_nr", "first"), (ID, "partition_nr", "sequence_nr")
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"

@@ -36,18 +36,17 @@ def number(new: NewEvents) -> Numbered:
         _refused(files, starting_points, folder),
     )
     new.check_refused(refused, first_refused)
-    refused_ends = starting_points.where("refused").select(
-        ID, F.col("from_nr").alias("upto"), F.lit(Reason.ELSEWHERE.value).alias("reason")
-    )
+    some_held = files.largest(f"{folder}/starting-points", "reason") is not None
+    held = starting_points.where("reason is not null").select(ID, F.col("from_nr").alias("upto"), "reason")
     reader = attempt.reader(folder, new.until)
     checkpoints.reached("build.reading")
     found = reader.stage(starting_points)
     written_at = new.write_time()
     if not found and not new.adopt:
-        stopped = _stopped(refused_ends, new.known) if refused else []
-        return Numbered(count, refused, first_refused, written_at, stopped, [], 0, 0, Sums())
+        stopped, examples = _waiting(held, new.known) if some_held else ([], [])
+        return Numbered(count, refused, first_refused, written_at, stopped, examples, 0, 0, Sums())
     attempt.tell("numbering")
-    starting_points = starting_points.where("not refused")
+    starting_points = starting_points.where("reason is null")
     runs = attempt.runs(folder, reader.files)
     upto = numbering.numberable_upto(runs, starting_points)
     ends = materialize(
@@ -56,12 +55,10 @@ def number(new: NewEvents) -> Numbered:
     moved, sums = attempt.numbered(folder, reader.files, runs, ends, starting_points)
     materialize(moved, f"{url}/records")
     checkpoints.reached("build.numbered")
-    waiting = ends.select(ID, "upto", "reason")
     stopped, examples = list[Stopped](), list[Waiting]()
-    if refused or files.largest(f"{folder}/ends", "reason") is not None:
-        stopped = _stopped(waiting.unionByName(refused_ends) if refused else waiting, new.known)
-        if any(one.reason != Reason.ELSEWHERE for one in stopped):
-            examples = _examples(waiting)
+    if some_held or files.largest(f"{folder}/ends", "reason") is not None:
+        waiting = ends.select(ID, "upto", "reason")
+        stopped, examples = _waiting(waiting.unionByName(held) if some_held else waiting, new.known)
     return Numbered(
         count,
         refused,
@@ -79,12 +76,14 @@ def _refused(files: RunFiles, starting_points: DataFrame, folder: str) -> tuple[
     """Return how many persistence ids another writer has numbered, and the first of them. `starting_points` were written to
     `folder`.
     """
-    if not files.largest(f"{folder}/starting-points", "refused"):
+    if files.largest(f"{folder}/starting-points", "reason") is None:
         return 0, None
-    first = F.min_by(F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col(ID)))
-    line = starting_points.agg(F.count_if("refused").alias("count"), first.alias("first")).first()
+    is_refused = F.col("reason") == Reason.ELSEWHERE.value
+    first = F.min_by(F.when(is_refused, F.struct("*")), F.when(is_refused, F.col(ID)))
+    line = starting_points.agg(F.count_if(is_refused).alias("count"), first.alias("first")).first()
     assert line is not None
-    row = line["first"]
+    if (row := line["first"]) is None:
+        return 0, None
     return line["count"], Refused(row[ID], _lines(row["progress"]), _lines(row["found"]), row["scanned"])
 
 
@@ -96,6 +95,12 @@ def _count_events(files: RunFiles, ends: str) -> int:
     """Return the number of events up to the ends (a folder) of all persistence ids."""
     parts = files.record_batches(ends, ROWS_AT_ONCE, ["from_nr", "upto"])
     return sum(pc.sum(pc.subtract(part["upto"], part["from_nr"])).as_py() or 0 for part in parts)
+
+
+def _waiting(ends: DataFrame, known: Sequence[WaitingRow]) -> tuple[list[Stopped], list[Waiting]]:
+    """Return what _stopped and _examples return."""
+    stopped = _stopped(ends, known)
+    return stopped, _examples(ends) if any(one.reason != Reason.ELSEWHERE for one in stopped) else []
 
 
 def _stopped(ends: DataFrame, known: Sequence[WaitingRow]) -> list[Stopped]:
@@ -127,10 +132,16 @@ def _stopped(ends: DataFrame, known: Sequence[WaitingRow]) -> list[Stopped]:
 
 
 def _examples(ends: DataFrame) -> list[Waiting]:
-    """Return the first persistence ids that wait for another reason than being too young, at most EXAMPLES."""
+    """Return the first persistence ids that wait and are not refused, for another reason than being too young; at most
+    EXAMPLES.
+    """
     return [
         Waiting(persistence_id=line[ID], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
-        for line in _waits(ends).orderBy("reason", ID).limit(EXAMPLES).collect()
+        for line in _waits(ends)
+        .where(F.col("reason") != Reason.ELSEWHERE.value)
+        .orderBy("reason", ID)
+        .limit(EXAMPLES)
+        .collect()
     ]
 
 

@@ -237,14 +237,17 @@ class _Rebuilder(SelectionAttempt):
         return view.rows(self.spark, *view_columns(meta=self.journal.meta)).where("false")
 
     def _moved(self, positions: DataFrame, records: DataFrame, limits: DataFrame) -> int:
-        """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return
-        how many have such tags.
+        """Write the records, with `new` as the tags whose progress differs from tag_write_progress, and `forgotten` as
+        those that are still not rebuilt; return how many differ from before.
         """
         import pyarrow.compute as pc
         from pyspark.sql import functions as F
 
+        def has_chosen(tag: Any) -> Any:
+            return tag.isin(list(self.selection.tags)) if self.selection.tags else F.lit(True)
+
         def is_chosen(line: Any) -> Any:
-            return line["tag"].isin(list(self.selection.tags)) if self.selection.tags else F.lit(True)
+            return has_chosen(line["tag"])
 
         def is_new(line: Any) -> Any:
             return F.array_contains("new", line["tag"]) & is_chosen(line) & ~F.array_contains("found", line)
@@ -252,11 +255,13 @@ class _Rebuilder(SelectionAttempt):
         ours, others = F.filter("progress", is_chosen), F.filter("base", lambda line: ~is_chosen(line))
         found = (
             records.join(positions.select(ID, "found"), ID)
-            .join(limits.select(ID, "base"), ID)
+            .join(limits.select(ID, "base", "forgotten"), ID)
             .withColumn("new", F.transform(F.filter("progress", is_new), lambda line: line["tag"]))
+            .withColumn("moves", (F.size("new") > 0) | F.exists("forgotten", has_chosen))
+            .withColumn("forgotten", F.filter("forgotten", lambda tag: ~has_chosen(tag)))
             .withColumn("progress", F.array_sort(F.concat(ours, others)))
             .drop("found", "base")
         )
         materialize(found, f"{self.url}/records")
-        parts = self.files.record_batches(f"{self.folder}/records", ROWS_AT_ONCE, ["new"])
-        return sum(pc.sum(pc.greater(pc.list_value_length(part["new"]), 0)).as_py() or 0 for part in parts)
+        parts = self.files.record_batches(f"{self.folder}/records", ROWS_AT_ONCE, ["moves"])
+        return sum(pc.sum(part["moves"]).as_py() or 0 for part in parts)

@@ -99,20 +99,23 @@ class SelectionAttempt(Attempt):
         )
 
     def limits(self, positions: DataFrame) -> DataFrame:
-        """Add to the positions `base` (PROGRESS to count back from), `limit` and `elsewhere`, as
+        """Add to the positions `base` (PROGRESS to count back from), `forgotten`, and `limit` and `elsewhere`, as
         numbering.cap_at_recorded needs them.
 
-        Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`,
-        and `limit` is null.
+        Where Tagmill numbers, `base`, `forgotten` and `limit` are what its builds have recorded (frames.with_records);
+        else `base` is `found`, `forgotten` is empty, and `limit` is null.
         """
         from pyspark.sql import functions as F
 
+        from tagmill.journal.frames import no_tags
+
         if not self.ours:
             none = F.lit(None).cast("bigint").alias("limit")
-            return positions.select("*", F.col("found").alias("base"), none, F.lit(False).alias("elsewhere"))
+            base, forgotten = F.col("found").alias("base"), no_tags().alias("forgotten")
+            return positions.select("*", base, forgotten, none, F.lit(False).alias("elsewhere"))
         limit = F.coalesce(F.col("sequence_nr"), F.lit(0).cast("bigint")).alias("limit")
         records = self.records(positions).select(
-            ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then")
+            ID, limit, F.col("recorded").alias("base"), "forgotten", F.col("scanned").alias("scanned_then")
         )
         scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
         ahead = F.exists(

@@ -34,6 +34,8 @@ from tagmill.views.run_numbering import SLOTS
 
 ID = "persistence_id"
 ROWS_AT_ONCE = 10_000
+# The value, among view_progress.sequence_nrs, of a tag whose view was deleted; it has none among the numbers.
+FORGOTTEN = 0
 # Columns of tag_write_progress, and those of view_progress that differ from row to row.
 PROGRESS = pa.schema(
     {
@@ -125,6 +127,8 @@ def _write_few_records(cassandra: Cassandra, files: RunFiles, manifest: Manifest
             | {f"{name}s": [(line["tag"], line[name]) for line in record["progress"]] for name in fields}
             for record in records
         ]
+        for row in ours:
+            row["sequence_nrs"] += [(tag, FORGOTTEN) for tag in row.get("forgotten", ())]
         shared = {"journal": manifest.journal, "build": manifest.build}
         write(cassandra.settings.ledger_keyspace, "view_progress", ours, RECORDS, **shared)
 
@@ -154,10 +158,13 @@ def _delete(
 
 def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
     """Return the records of a build as rows of view_progress."""
-    maps = [
-        F.expr(f"map_from_entries(transform(progress, line -> struct(line.tag, line.{field}))) AS {name}")
-        for name, field in (("numbers", "number"), ("sequence_nrs", "sequence_nr"), ("offsets", "offset"))
-    ]
+    maps = {
+        f"{field}s": F.expr(f"map_from_entries(transform(progress, line -> struct(line.tag, line.{field})))")
+        for field in ("number", "sequence_nr", "offset")
+    }
+    if "forgotten" in records.columns:
+        values = F.array_repeat(F.lit(FORGOTTEN).cast("bigint"), F.size("forgotten"))
+        maps["sequence_nrs"] = F.map_concat(maps["sequence_nrs"], F.map_from_arrays("forgotten", values))
     return records.select(
         F.lit(manifest.journal).alias("journal"),
         ID,
@@ -165,5 +172,5 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
         "partition_nr",
         F.coalesce("scanned", F.lit(NOT_SCANNED)).alias("scanned"),
         F.lit(manifest.build).cast("bigint").alias("build"),
-        *maps,
+        *(entries.alias(name) for name, entries in maps.items()),
     )

@@ -288,26 +288,39 @@ def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
     assert left.persistence_id == one["persistence_id"] and "somebody else has numbered it" in left.why
 
 
-@pytest.mark.parametrize("operation", [truncate, pytest.param(delete, marks=pytest.mark.long)])
-def test_adopted_ids_are_built_after_deletion(operation, stack, journal, settings, spark, monkeypatch):
-    """Adopt persistence ids with rows of tag_scanning, which deletions take away; workers write for one of them."""
+@pytest.mark.parametrize(
+    ("operation", "chosen"),
+    [(truncate, []), pytest.param(delete, [Selection(None, ("t",))], marks=pytest.mark.long)],
+    ids=["all", "one tag"],
+)
+def test_adopted_ids_wait_until_rebuilt(operation, chosen, stack, journal, settings, spark, monkeypatch):
+    """Delete a view of adopted persistence ids with rows of tag_scanning: they wait, and are built again after a
+    rebuild, with their numbers. For one case, workers write.
+    """
     if operation is delete:
         monkeypatch.setattr(bulk_load, "FEW_ROWS", -1)
     written = journal()
-    written.messages([*events("p", range(1, 4), BEGIN), *events("untagged", [1], BEGIN, tags=set())])
+    tagged = events("p", range(1, 5), BEGIN, tags={"t", "u"})
+    written.messages([*tagged[:3], *events("untagged", [1], BEGIN, tags=set())])
     scanned = f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES (%s, 1)"
     for persistence_id in ("p", "untagged"):
         stack.session.execute(scanned, (persistence_id,))
     configured = settings(written.keyspace, tags=["t"], views="tagmill", **HOUR)
-    assert built(configured, spark, adopt=True)["rows"] == 3
-    chosen = () if operation is truncate else (Selection(),)
-    operation(configured, only(configured), *chosen, owner=OWNER, spark=spark)
-    assert written.rows() == [] and changes(done(rebuild, configured, spark)) == {"added": 3}
-    written.messages(events("p", [4], BEGIN))
+    name = only(configured)
+    assert built(configured, spark, adopt=True)["rows"] == 6
+    operation(configured, name, *chosen, owner=OWNER, spark=spark)
+    assert numbers(written, "p") == {}
+    written.messages(tagged[3:])
     with compared():
         result = built(configured, spark)
-    assert (result["refused"], result["rows"]) == (0, 1)
-    assert numbers(written, "p") == {number: number for number in range(1, 5)}
+    assert (result["refused"], result["rows"], result["reasons"]) == (0, 0, {"deleted": 1})
+    assert f"tagmill views rebuild --pipeline {name}" in tagmill(settings.file(name), "status")[1]
+    done(rebuild, configured, spark, *chosen)
+    with compared():
+        result = built(configured, spark)
+    assert (result["refused"], result["waiting"]) == (0, 0)
+    for tag in ("t", "u"):
+        assert numbers(written, "p", tag) == {number: number for number in range(1, 5)}
 
 
 def test_rebuild_leaves_cleaned_and_deleted_rows_alone(stack, keyspace, settings, spark):

@@ -41,9 +41,9 @@ class EventReader:
         has, maybe of other persistence ids, too.
         """
         if not any(one.known for one in positions):
-            from_nr = {one.persistence_id: one.from_nr for one in positions if not one.refused}
+            from_nr = {one.persistence_id: one.from_nr for one in positions if one.reason is None}
             return self._kept(_without_built(page, from_nr) for page in self._whole_table())
-        taken = [one for one in positions if not one.refused]
+        taken = [one for one in positions if one.reason is None]
         some, others = taken[:SAMPLE], taken[SAMPLE:]
         kept = self._kept(self._behind(some))
         if others and sum(page.num_rows for page in kept) * len(taken) > self.most * len(some):

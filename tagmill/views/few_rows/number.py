@@ -49,25 +49,27 @@ def _number(new: NewEvents, most: int) -> Numbered | None:
     attempt, cassandra = new.attempt, new.attempt.builds.cassandra
     with Pages(cassandra) as pages:
         found = positions(cassandra, pages, attempt.journal, attempt.workspace.ledger_keyspace, most)
-        refused = sorted((one for one in found if one.refused), key=lambda one: one.persistence_id)
+        refused = sorted(
+            (one for one in found if one.reason == Reason.ELSEWHERE), key=lambda one: one.persistence_id
+        )
         first_refused = refused[0].as_refused() if refused else None
         new.check_refused(len(refused), first_refused)
-        if any(one.waits_numbered and not one.refused for one in found):
+        if any(one.waits_numbered and one.reason is None for one in found):
             return None
         checkpoints.reached("build.reading")
         rows = EventReader(cassandra, pages, attempt.journal, most, MOST_BYTES).new_events(found)
     written_at = new.write_time()
     if any(one.written > written_at for one in found):
         return None
-    of_refused = [
-        End(one.persistence_id, one.from_nr, one.from_nr, Reason.ELSEWHERE.value) for one in refused
+    held = [
+        End(one.persistence_id, one.from_nr, one.from_nr, one.reason.value) for one in found if one.reason
     ]
     staged = attempt.staging(new.until).of_batches(rows, f"{new.folder}/events")
     ends, moved, sums = list[End](), 0, Sums()
     if staged:
         attempt.tell("numbering")
         ends, moved, sums = _numbered(
-            new, {one.persistence_id: one for one in found if not one.refused}, staged
+            new, {one.persistence_id: one for one in found if one.reason is None}, staged
         )
         checkpoints.reached("build.numbered")
     return Numbered(
@@ -76,13 +78,13 @@ def _number(new: NewEvents, most: int) -> Numbered | None:
         first_refused=first_refused,
         written_at=written_at,
         stopped=numbering.stopped(
-            [*ends, *of_refused], [(one.reason, one.persistence_id, one.sequence_nr) for one in new.known]
+            [*ends, *held], [(one.reason, one.persistence_id, one.sequence_nr) for one in new.known]
         ),
         examples=[
             Waiting(
                 persistence_id=end.persistence_id, sequence_nr=end.upto + 1, reason=Reason(str(end.reason))
             )
-            for end in numbering.examples(ends)
+            for end in numbering.examples([*ends, *held])
         ],
         moved=moved,
         events=sum(end.upto - end.from_nr for end in ends),

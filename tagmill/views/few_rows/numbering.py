@@ -113,5 +113,6 @@ def waits(stops: Iterable[End]) -> list[End]:
 
 
 def examples(stops: Iterable[End]) -> list[End]:
-    """Return the first of those that wait, sorted by reason and persistence_id."""
-    return sorted(waits(stops), key=lambda end: (str(end.reason), end.persistence_id))[:EXAMPLES]
+    """Return the first of those that wait and are not refused, sorted by reason and persistence_id."""
+    waiting = [end for end in waits(stops) if end.reason != Reason.ELSEWHERE.value]
+    return sorted(waiting, key=lambda end: (str(end.reason), end.persistence_id))[:EXAMPLES]

@@ -10,6 +10,7 @@ from uuid import UUID
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.paging import Pages
 from tagmill.domain import identifiers
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import ID, NOT_SCANNED, JournalSchema
 from tagmill.views.numbered import Line, Refused
 
@@ -27,7 +28,8 @@ class Position:
 
     `sequence_nr` and `partition_nr`: of the last event built (0: none). `known`: Tagmill has a record;
     `progress`: the last number of each tag, sorted by tag. `found`, `scanned`: tag_write_progress and tag_scanning now;
-    `written`: the newest write to these (microseconds; 0: none). `refused`: they differ from the record.
+    `written`: the newest write to these (microseconds; 0: none). `reason`: why none of its events may be numbered
+    (ELSEWHERE: they differ from the record; DELETED: tags of its view were deleted; None: they may).
     """
 
     persistence_id: str
@@ -39,7 +41,7 @@ class Position:
     progress: list[Line]
     found: list[Line]
     written: int
-    refused: bool
+    reason: Reason | None
 
     @property
     def from_nr(self) -> int:
@@ -94,6 +96,11 @@ def _position(persistence_id: str, record: Any, plugin: _Plugin) -> Position:
     recorded = _recorded(record) if record is not None else []
     scanned_then = None if record is None or record.scanned == NOT_SCANNED else record.scanned
     found = sorted(plugin.lines, key=lambda line: line.tag)
+    reason = None
+    if found != recorded or plugin.scanned != scanned_then:
+        reason = Reason.ELSEWHERE
+    elif known and plugin.deleted_to < record.sequence_nr and _forgotten(record):
+        reason = Reason.DELETED
     return Position(
         persistence_id=persistence_id,
         sequence_nr=record.sequence_nr if known else 0,
@@ -104,13 +111,18 @@ def _position(persistence_id: str, record: Any, plugin: _Plugin) -> Position:
         progress=recorded,
         found=found,
         written=plugin.written,
-        refused=found != recorded or plugin.scanned != scanned_then,
+        reason=reason,
     )
 
 
 def _recorded(record: Any) -> list[Line]:
     numbers, sequence_nrs, offsets = record.numbers or {}, record.sequence_nrs or {}, record.offsets or {}
     return [Line(tag, numbers[tag], sequence_nrs.get(tag), offsets.get(tag)) for tag in sorted(numbers)]
+
+
+def _forgotten(record: Any) -> set[str]:
+    """Return the tags whose view was deleted, and not rebuilt since (frames.with_records)."""
+    return set(record.sequence_nrs or ()) - set(record.numbers or ())
 
 
 def _ids(pages: Pages, journal: JournalSchema, most: int) -> list[str]:

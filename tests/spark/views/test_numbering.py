@@ -160,7 +160,7 @@ def must_equal_those_of_few_rows(
     """Apply the rules in this process, too: ends, starts and records equal those of Spark."""
     positions = {
         name: Position(
-            name, sequence_nr, 0, True, start, None, [Line(*line) for line in progress], [], 0, False
+            name, sequence_nr, 0, True, start, None, [Line(*line) for line in progress], [], 0, None
         )
         for name, sequence_nr, _, start, _, _, progress in known
     }
