@@ -92,6 +92,8 @@ def deliver(
         topics.shown(pipeline, runs, as_json=as_json)
         if runs and not as_json:
             _print_verdict_of_topic(configured, pipeline)
+    elif accept_lost or recreated:
+        raise typer.BadParameter(f"{pipeline} reads no topic: --accept-lost and --recreated are for topics")
     else:
         runs = _deliver_views(configured, pipeline, tag, reread, max_runs)
         _show_runs(configured, pipeline, runs, as_json=as_json)

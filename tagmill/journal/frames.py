@@ -84,7 +84,7 @@ class JournalSchema:
                 way = (
                     "is it the journal's keyspace?"
                     if name == messages
-                    else "create it: tagmill views migrate --step tables"
+                    else "create it: tagmill views migrate --pipeline … --step tables"
                 )
                 raise ConfigurationError(
                     f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}"
@@ -93,7 +93,7 @@ class JournalSchema:
             raise ConfigurationError(
                 f"{self.keyspace}.{messages} has no column {' and '.join(missing)}. Nothing was built; "
                 "migrate the journal first: "
-                "tagmill views migrate"
+                "tagmill views migrate --pipeline …"
             )
         if 0 < len(old := [name for name in OLD_TAGS if name in self.messages]) < len(OLD_TAGS):
             raise ConfigurationError(

@@ -65,7 +65,7 @@ def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySetti
         )
         a_day = rows * BucketSize.DAY.milliseconds / size.milliseconds
         if fits and a_day <= EVENTS_A_DAY.get(smaller, a_day):
-            return f"bucket_size {smaller.value} would fit: tagmill views rebucket --to {smaller.value}"
+            return f"bucket_size {smaller.value} would fit: tagmill views rebucket --pipeline … --to {smaller.value}"
     if size is BucketSize.MINUTE:
         return "Minute is the smallest size: use more tags"
-    return "bucket_size Minute is the smallest, and would fit best: tagmill views rebucket --to Minute"
+    return "bucket_size Minute is the smallest, and would fit best: tagmill views rebucket --pipeline … --to Minute"

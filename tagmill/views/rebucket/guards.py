@@ -69,7 +69,8 @@ def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines
     newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:
         raise WorkUnfinished(
-            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build"
+            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build --pipeline "
+            f"{workspace.settings.builder(journal) or workspace.name}"
         )
 
 
