@@ -7,11 +7,12 @@ from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.dependent_views import despite, require_no_views
-from tagmill.delivery.push import Destination, push_one
+from tagmill.delivery.push import Destination, push_one, unmark
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs import checkpoints
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.workspace import Workspace
@@ -86,10 +87,11 @@ def void_waiting(
     for batch in waiting:
         if not action.dry_run:
             clickhouse.void_batch(table, batch.batch_id)
+            checkpoints.reached("void.marked")
         clickhouse.sync_replica(table)
         if clickhouse.totals(table, batch.batch_id):
             if not action.dry_run:
-                clickhouse.unvoid_batch(table, batch.batch_id)
+                unmark(ledger, clickhouse, table, row, batch)
             raise GuardRefused(
                 f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It "
                 "was not voided; "
@@ -139,12 +141,13 @@ def take_back(
     the views meanwhile (views_with).
     """
     clickhouse.void_batch(table, batch.batch_id)
+    checkpoints.reached("giveup.marked")
     clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
         try:
             views_with(clickhouse, table, row, [batch], despite_views=despite_views)
         except GuardRefused:
-            clickhouse.unvoid_batch(table, batch.batch_id)
+            unmark(ledger, clickhouse, table, row, batch)
             raise
         clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
         clickhouse.sync_replica(table)
@@ -209,6 +212,7 @@ def send_again(
             f"{said} would be sent again as generation {generation}: its {rows} rows in ClickHouse would be "
             f"removed, its {sealed.rows} sealed rows inserted{despite(views)}. Other batches stay as they are"
         )
+    unmark(ledger, clickhouse, to.table, row, batch)
     clickhouse.delete_batch(to.table, batch_id, batch.generation)
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
     what = f"batches resend {batch_id}{despite(views)}"

@@ -208,7 +208,7 @@ def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
 def test_give_up_killed_anywhere_can_be_repeated(delivery):
     """Kill a give-up at each of its instants: when repeated, it comes to the same end."""
     some_there_without_files(delivery)
-    for instant in ("giveup.voided", "giveup.noted"):
+    for instant in ("giveup.marked", "giveup.voided", "giveup.noted"):
         with crashing(instant), pytest.raises(Crashed):
             delivery.tagmill("run", "give-up", *WHY)
         free_lease(delivery.journal.session, delivery.name)

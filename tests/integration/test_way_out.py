@@ -179,6 +179,27 @@ def test_void_batch_in_clickhouse_is_refused(delivery):
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
 
 
+def test_void_killed_leaves_no_mark(delivery):
+    """Kill a void behind its first mark, with another one on a batch that ClickHouse has: deliver sends all,
+    and a mark on a delivered batch does not stop its resend.
+    """
+    pipeline = delivery()
+    pipeline.sealed()
+    first, second = manifests(pipeline.settings, pipeline.name)[0].batches
+    pipeline.slip_in(second.number)
+    with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+        clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
+        with crashing("void.marked"), pytest.raises(Crashed):
+            pipeline.tagmill("run", "void", *WHY)
+        free_lease(pipeline.journal.session, pipeline.name)
+        assert [run["run"] for run in pipeline.deliver()] == [1]
+        assert pipeline.rows() == pipeline.expected()
+        assert [clickhouse.voided_at(pipeline.name, UUID(b.batch_id)) for b in (first, second)] == [0, 0]
+        clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
+    code, _, wrong = pipeline.tagmill("batches", "resend", second.batch_id, "--run", "1", *WHY)
+    assert code == 0 and pipeline.rows() == pipeline.expected(), wrong
+
+
 def test_push_altered_row_stops_until_resend(delivery):
     """Change a row before its batch is verified: the push stops with the command that repairs it."""
     pipeline = delivery()
