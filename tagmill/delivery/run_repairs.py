@@ -137,8 +137,8 @@ def take_back(
     """Make a batch of a run VOIDED, whatever its table has of it: mark it as void, remove it, prove it
     absent.
 
-    Raises StoreUnavailable if the table still has rows of it. Raises GuardRefused if an insert has reached
-    the views meanwhile (views_with).
+    Raises StoreUnavailable if the table still has rows of it, FenceRaised if another process has taken the run
+    over. Raises GuardRefused if an insert has reached the views meanwhile (views_with).
     """
     clickhouse.void_batch(table, batch.batch_id)
     checkpoints.reached("giveup.marked")
@@ -149,6 +149,9 @@ def take_back(
         except GuardRefused:
             unmark(ledger, clickhouse, table, row, batch)
             raise
+        checkpoints.reached("giveup.before_delete")
+        # Another process may have taken the run over and delivered the batch while this one slept.
+        ledger.current(row.pipeline, row.run, row.fence)
         clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
         clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
@@ -213,6 +216,9 @@ def send_again(
             f"removed, its {sealed.rows} sealed rows inserted{despite(views)}. Other batches stay as they are"
         )
     unmark(ledger, clickhouse, to.table, row, batch)
+    checkpoints.reached("resend.before_delete")
+    # A batch that was NEW may have been delivered under this generation while this process slept.
+    ledger.current(row.pipeline, row.run, row.fence)
     clickhouse.delete_batch(to.table, batch_id, batch.generation)
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
     what = f"batches resend {batch_id}{despite(views)}"
