@@ -52,6 +52,23 @@ def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[R
     return row, batch
 
 
+def require_not_closing(row: RunRow, batch: BatchRow) -> None:
+    """Raise GuardRefused if a batch is delivered and its run is still open.
+
+    A close that was killed may have noted its events as delivered: if sending it again failed, and the batch
+    was voided, no run would read them again.
+    """
+    if row.state.is_open and batch.state == BatchState.IN_CLICKHOUSE:
+        raise GuardRefused(
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse and its run "
+            "is not finished. Nothing was changed; "
+            f"finish it first: tagmill run deliver --pipeline {row.pipeline}",
+            pipeline=row.pipeline,
+            run=row.run,
+            batch=batch.batch_id,
+        )
+
+
 def abandon_planned(action: OperatorAction, ledger: Ledger, row: RunRow, again: str) -> str:
     """Abandon a PLANNED run; return a sentence that says so.
 

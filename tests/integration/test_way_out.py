@@ -228,6 +228,23 @@ def test_resend_before_earlier_batches_is_refused(delivery):
     assert pipeline.rows() == pipeline.expected()
 
 
+def test_resend_before_close_is_refused(delivery):
+    """Refuse to send a delivered batch again before its run is closed: the close may have noted its events."""
+    pipeline = delivery()
+    run = pipeline.sealed()
+    steps.push(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
+    batch = manifests(pipeline.settings, pipeline.name)[0].batches[0]
+    with crashing("close.after_progress"), pytest.raises(Crashed):
+        steps.close(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
+    free_lease(pipeline.journal.session, pipeline.name)
+    command = ("batches", "resend", batch.batch_id, "--run", "1", *WHY)
+    code, _, said = pipeline.tagmill(*command)
+    assert code == 2 and said.count("\n") == 1 and "finish it first: tagmill run deliver" in said
+    assert pipeline.rows() == pipeline.expected()
+    assert [run["run"] for run in pipeline.deliver()] == [1]
+    assert pipeline.tagmill(*command)[0] == 0 and pipeline.rows() == pipeline.expected()
+
+
 def repair(message):
     """Return the command that a message names, without what `tagmill` adds."""
     command = message.partition("Repair: tagmill ")[2].split()

@@ -14,7 +14,14 @@ from uuid import UUID
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.dependent_views import accept, despite, require_no_views
 from tagmill.delivery.push import destination_of
-from tagmill.delivery.run_repairs import abandon_planned, batch_of, run_in, send_again, void_waiting
+from tagmill.delivery.run_repairs import (
+    abandon_planned,
+    batch_of,
+    require_not_closing,
+    run_in,
+    send_again,
+    void_waiting,
+)
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
 from tagmill.delivery.tag_views.holds import to_judge_again
@@ -120,6 +127,7 @@ class Interventions(OperatorAction):
                     run=run,
                     batch=batch_id,
                 )
+            require_not_closing(row, found)
             require_none_waiting_before(row, found, ledger.batches(self.name, run))
             row = self.take_over(ledger, row)
             manifest = read_manifest(self.files, row)
