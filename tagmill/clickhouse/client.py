@@ -268,6 +268,18 @@ class ClickHouse(Borrower[_Connection]):
             found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
         return found
 
+    def events_only_in(self, table: str, batch_id: UUID) -> int:
+        """Count the events of a batch of tag views that the table has in no other batch."""
+        event = "`tag`, `persistence_id`, `sequence_nr`"
+        of_batch = f"SELECT {event} FROM {identifiers.sql(table)} WHERE `batch_id` = {{batch:UUID}}"
+        ((count,),) = self.rows(
+            "SELECT countIf(others = 0) FROM "
+            "(SELECT countIf(`batch_id` != {batch:UUID}) AS others "
+            f"FROM {identifiers.sql(table)} WHERE ({event}) IN ({of_batch}) GROUP BY {event})",
+            {"batch": str(batch_id)},
+        )
+        return int(count)
+
     def sequence_nrs(self, table: str, tag: str, persistence_id: str) -> set[int]:
         """Return the sequence_nrs of all rows of one persistence_id and tag."""
         found = self.rows(
@@ -368,7 +380,8 @@ class ClickHouse(Borrower[_Connection]):
     def void_batch(self, table: str, batch_id: UUID) -> None:
         """Make every later insert of this batch do nothing, and wait until a running one has ended.
 
-        Raises StoreUnavailable: an insert still runs after VOID_WAIT_SECONDS.
+        Raises StoreUnavailable: an insert still runs after VOID_WAIT_SECONDS. The mark stays; a push or resend
+        of a batch that is not VOIDED removes it.
         """
         self.command(
             f"INSERT INTO {identifiers.sql(table + '_voided')} (`batch_id`) VALUES ({{batch:UUID}})",
@@ -383,19 +396,29 @@ class ClickHouse(Borrower[_Connection]):
                 )
                 if running[0][0]:
                     raise StoreUnavailable(
-                        f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; "
-                        "try again later",
+                        f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed but "
+                        f"the batch's mark in {table}_voided; run the same command again later",
                         batch=batch_id,
                     )
 
-    def unvoid_batch(self, table: str, batch_id: UUID) -> None:
-        """Remove the mark of void_batch from a batch that is in the table after all, so that it may be sent
-        again.
-        """
+    def voided_at(self, table: str, batch_id: UUID) -> int:
+        """Return when void_batch marked a batch last, in seconds since 1970; 0 if it is not marked."""
+        voided = table + "_voided"
+        self.sync_replica(voided)
+        ((seconds,),) = self.rows(
+            f"SELECT toUnixTimestamp(max(`voided_at`)) FROM {identifiers.sql(voided)} "
+            "WHERE `batch_id` = {batch:UUID}",
+            {"batch": str(batch_id)},
+        )
+        return int(seconds or 0)
+
+    def unvoid_batch(self, table: str, batch_id: UUID, until: int) -> None:
+        """Remove the marks of void_batch that a batch has got up to a time in seconds since 1970."""
         with self.explained(f"did not take back the mark of batch {batch_id}"):
             self.client.command(
-                f"ALTER TABLE {identifiers.sql(table + '_voided')} DELETE WHERE `batch_id` = {{batch:UUID}}",
-                parameters={"batch": str(batch_id)},
+                f"ALTER TABLE {identifiers.sql(table + '_voided')} DELETE "
+                "WHERE `batch_id` = {batch:UUID} AND toUnixTimestamp(`voided_at`) <= {until:UInt32}",
+                parameters={"batch": str(batch_id), "until": until},
                 settings={"mutations_sync": 2},
             )
 

@@ -26,7 +26,7 @@ from tagmill.domain.batches.states import BatchState
 from tagmill.domain.documents import Batch
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError, about
 from tagmill.ledger.batch_times import BatchTimes
-from tagmill.ledger.runs import BatchRow
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.runs import checkpoints
@@ -178,7 +178,7 @@ class _Pushing:
         look = self._looked(clickhouse)
         views = look.views
         checkpoints.reached("push.before_batch")
-        self.ledger.current(manifest.pipeline, manifest.run, self.fence)
+        run = self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
         expiry = Expiry.declared(self.workspace.delivering, clickhouse)
         within = self._within(expiry, batch, content)
@@ -203,6 +203,8 @@ class _Pushing:
                 if attempt.retry_state.attempt_number > 1 or row.batch_id not in look.absent:
                     clickhouse.sync_replica(table)
                     found = clickhouse.totals(table, row.batch_id)
+                    if found:
+                        unmark(self.ledger, clickhouse, table, run, row)
                 if not found:
                     checkpoints.reached("push.before_insert")
                     time.sleep(max(0.0, self.pause - time.monotonic()))
@@ -213,6 +215,7 @@ class _Pushing:
                 if not found and not (within and within.rows == 0):
                     # raises if the run was taken over, and the batch voided, while this step slept
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
+                    unmark(self.ledger, clickhouse, table, run, row)  # the next attempt inserts
                     raise StoreUnavailable(
                         self._absent(batch, row),
                         pipeline=manifest.pipeline,
@@ -286,6 +289,17 @@ class _Pushing:
             f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline "
             f"{self.manifest.pipeline} --why …"
         )
+
+
+def unmark(ledger: Ledger, clickhouse: ClickHouse, table: str, run: RunRow, batch: BatchRow) -> None:
+    """Remove the mark that a void left on a batch without making it VOIDED, since it was killed or refused.
+
+    Raises FenceRaised if another process has taken the run over: it may have marked the batch as well. A mark
+    that is later than this look stays.
+    """
+    if marked := clickhouse.voided_at(table, batch.batch_id):
+        ledger.current(run.pipeline, run.run, run.fence)
+        clickhouse.unvoid_batch(table, batch.batch_id, until=marked)
 
 
 def verify(manifest: Sealed, batch: Batch, row: BatchRow, present: list[Totals]) -> None:

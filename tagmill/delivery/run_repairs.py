@@ -7,11 +7,12 @@ from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.dependent_views import despite, require_no_views
-from tagmill.delivery.push import Destination, push_one
+from tagmill.delivery.push import Destination, push_one, unmark
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs import checkpoints
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.workspace import Workspace
@@ -51,6 +52,23 @@ def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[R
     return row, batch
 
 
+def require_not_closing(row: RunRow, batch: BatchRow) -> None:
+    """Raise GuardRefused if a batch is delivered and its run is still open.
+
+    A close that was killed may have noted its events as delivered: if sending it again failed, and the batch
+    was voided, no run would read them again.
+    """
+    if row.state.is_open and batch.state == BatchState.IN_CLICKHOUSE:
+        raise GuardRefused(
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse and its run "
+            "is not finished. Nothing was changed; "
+            f"finish it first: tagmill run deliver --pipeline {row.pipeline}",
+            pipeline=row.pipeline,
+            run=row.run,
+            batch=batch.batch_id,
+        )
+
+
 def abandon_planned(action: OperatorAction, ledger: Ledger, row: RunRow, again: str) -> str:
     """Abandon a PLANNED run; return a sentence that says so.
 
@@ -86,10 +104,11 @@ def void_waiting(
     for batch in waiting:
         if not action.dry_run:
             clickhouse.void_batch(table, batch.batch_id)
+            checkpoints.reached("void.marked")
         clickhouse.sync_replica(table)
         if clickhouse.totals(table, batch.batch_id):
             if not action.dry_run:
-                clickhouse.unvoid_batch(table, batch.batch_id)
+                unmark(ledger, clickhouse, table, row, batch)
             raise GuardRefused(
                 f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It "
                 "was not voided; "
@@ -135,17 +154,21 @@ def take_back(
     """Make a batch of a run VOIDED, whatever its table has of it: mark it as void, remove it, prove it
     absent.
 
-    Raises StoreUnavailable if the table still has rows of it. Raises GuardRefused if an insert has reached
-    the views meanwhile (views_with).
+    Raises StoreUnavailable if the table still has rows of it, FenceRaised if another process has taken the run
+    over. Raises GuardRefused if an insert has reached the views meanwhile (views_with).
     """
     clickhouse.void_batch(table, batch.batch_id)
+    checkpoints.reached("giveup.marked")
     clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
         try:
             views_with(clickhouse, table, row, [batch], despite_views=despite_views)
         except GuardRefused:
-            clickhouse.unvoid_batch(table, batch.batch_id)
+            unmark(ledger, clickhouse, table, row, batch)
             raise
+        checkpoints.reached("giveup.before_delete")
+        # Another process may have taken the run over and delivered the batch while this one slept.
+        ledger.current(row.pipeline, row.run, row.fence)
         clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
         clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
@@ -158,6 +181,15 @@ def take_back(
             batch=batch.batch_id,
         )
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+
+
+def take_out(clickhouse: ClickHouse, table: str, batch_id: UUID) -> bool:
+    """Mark a VOIDED batch as void and remove its rows; return whether the table has none of them any more."""
+    clickhouse.void_batch(table, batch_id)
+    clickhouse.sync_replica(table)
+    clickhouse.delete_batch(table, batch_id, EVERY_GENERATION)
+    clickhouse.sync_replica(table)
+    return not clickhouse.totals(table, batch_id)
 
 
 def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
@@ -209,6 +241,10 @@ def send_again(
             f"{said} would be sent again as generation {generation}: its {rows} rows in ClickHouse would be "
             f"removed, its {sealed.rows} sealed rows inserted{despite(views)}. Other batches stay as they are"
         )
+    unmark(ledger, clickhouse, to.table, row, batch)
+    checkpoints.reached("resend.before_delete")
+    # A batch that was NEW may have been delivered under this generation while this process slept.
+    ledger.current(row.pipeline, row.run, row.fence)
     clickhouse.delete_batch(to.table, batch_id, batch.generation)
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.NEW, generation)
     what = f"batches resend {batch_id}{despite(views)}"

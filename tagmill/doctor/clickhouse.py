@@ -124,7 +124,8 @@ def _rights(clickhouse: ClickHouse, name: str, configured: Delivering, existing:
     needed = [(right, f"{name}.{table}") for table in stored for right in ("SELECT", "INSERT")]
     if not existing.issuperset(_tables(configured)):
         needed += [(right, f"{name}.*") for right in ("CREATE TABLE", "CREATE VIEW")]
-    seldom = [("ALTER DELETE", f"{name}.{identifiers.sql(configured.destination)}")]
+    changed = (configured.destination, f"{configured.destination}_voided")
+    seldom = [("ALTER DELETE", f"{name}.{identifiers.sql(table)}") for table in changed]
     try:
         missing = _missing(clickhouse, needed)
         later = _missing(clickhouse, seldom)
@@ -137,7 +138,9 @@ def _rights(clickhouse: ClickHouse, name: str, configured: Delivering, existing:
     if missing:
         return wrong(check, f"user {user} has {said}", grants)
     if later:
-        return warning(check, f"user {user} has {said}: for `batches resend` and `erase`", grants)
+        return warning(
+            check, f"user {user} has {said}: for `batches`, `run give-up`, `run void` and `erase`", grants
+        )
     return fine(check, "SELECT, INSERT, ALTER DELETE")
 
 

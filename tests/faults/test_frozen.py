@@ -140,6 +140,38 @@ def test_pusher_frozen_during_void_inserts_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "instant"),
+    [
+        pytest.param(("run", "give-up"), "giveup.before_delete", id="give-up"),
+        pytest.param(("batches", "resend", "--run", "1"), "resend.before_delete", id="resend"),
+    ],
+)
+def test_removal_frozen_during_delivery_removes_nothing(
+    command: tuple[str, ...],
+    instant: str,
+    slow: Callable[..., Any],
+    undisturbed: Callable[[str], Any],
+) -> None:
+    """Freeze a command that is about to remove a batch which is NEW and in ClickHouse, while another process
+    delivers the batch.
+    """
+    one = slow()
+    one.sealed()
+    one.crash("run", "deliver", at="push.after_insert")
+    batches = [batch.batch_id for batch in one.manifest().batches]
+    arguments = (*command, batches[0]) if command[0] == "batches" else command
+    frozen = one.start(*arguments, "--why", "its machine hangs", "--yes", at=instant)
+    frozen.freeze()
+    one.finish()
+    late = frozen.wake()
+    assert late.code == 75
+    assert "taken over" in late.error
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+@pytest.mark.long
 def test_void_partly_pushed_run_repeats_no_batch(
     delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

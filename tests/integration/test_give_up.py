@@ -8,10 +8,13 @@ import pytest
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.tag_views import steps, withdraw
+from tagmill.delivery.tag_views.give_up import GiveUp
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import BatchState
+from tagmill.errors import FenceRaised
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 from tests.support.delivery import (
     OWNER,
@@ -26,6 +29,7 @@ from tests.support.delivery import (
     tagmill,
     verdicts,
 )
+from tests.support.errors import raises
 from tests.support.events import events, this_hour
 from tests.support.leases import free_lease
 from tests.support.topics import Crashed, crashing
@@ -208,11 +212,30 @@ def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
 def test_give_up_killed_anywhere_can_be_repeated(delivery):
     """Kill a give-up at each of its instants: when repeated, it comes to the same end."""
     some_there_without_files(delivery)
-    for instant in ("giveup.voided", "giveup.noted"):
+    for instant in ("giveup.marked", "giveup.voided", "giveup.noted"):
         with crashing(instant), pytest.raises(Crashed):
             delivery.tagmill("run", "give-up", *WHY)
         free_lease(delivery.journal.session, delivery.name)
     assert delivery.tagmill("run", "give-up", *WHY)[0] == 0
+    delivery.equals_view()
+
+
+def test_give_up_taken_over_removes_nothing(delivery, monkeypatch):
+    """Raise the run's fence when a give-up is about to remove a batch: it stays, and the run is delivered."""
+    delivery.sealed()
+    batch = delivery.manifest().batches[0]
+    with ClickHouse(delivery.settings.clickhouse) as clickhouse:
+        clickhouse.insert_batch(delivery.name, UUID(batch.batch_id), 1, delivery.files.read(batch.file))
+
+    def reached(instant):
+        if instant == "giveup.before_delete":
+            with Ledger(delivery.settings.cassandra) as ledger:
+                ledger.raise_fence(delivery.row(), "another process")
+
+    monkeypatch.setattr(checkpoints, "reached", reached)
+    with raises(FenceRaised, pipeline=delivery.name, run=1):
+        GiveUp(delivery.settings, delivery.name, OWNER, "tester", "a test").run([])
+    assert len(clickhouse_rows(delivery.settings, delivery.name)) == batch.rows
     delivery.equals_view()
 
 

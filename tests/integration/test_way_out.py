@@ -179,6 +179,27 @@ def test_void_batch_in_clickhouse_is_refused(delivery):
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
 
 
+def test_void_killed_leaves_no_mark(delivery):
+    """Kill a void behind its first mark, with another one on a batch that ClickHouse has: deliver sends all,
+    and a mark on a delivered batch does not stop its resend.
+    """
+    pipeline = delivery()
+    pipeline.sealed()
+    first, second = manifests(pipeline.settings, pipeline.name)[0].batches
+    pipeline.slip_in(second.number)
+    with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+        clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
+        with crashing("void.marked"), pytest.raises(Crashed):
+            pipeline.tagmill("run", "void", *WHY)
+        free_lease(pipeline.journal.session, pipeline.name)
+        assert [run["run"] for run in pipeline.deliver()] == [1]
+        assert pipeline.rows() == pipeline.expected()
+        assert [clickhouse.voided_at(pipeline.name, UUID(b.batch_id)) for b in (first, second)] == [0, 0]
+        clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
+    code, _, wrong = pipeline.tagmill("batches", "resend", second.batch_id, "--run", "1", *WHY)
+    assert code == 0 and pipeline.rows() == pipeline.expected(), wrong
+
+
 def test_push_altered_row_stops_until_resend(delivery):
     """Change a row before its batch is verified: the push stops with the command that repairs it."""
     pipeline = delivery()
@@ -205,6 +226,23 @@ def test_resend_before_earlier_batches_is_refused(delivery):
     assert pipeline.rows() == []
     pipeline.deliver()
     assert pipeline.rows() == pipeline.expected()
+
+
+def test_resend_before_close_is_refused(delivery):
+    """Refuse to send a delivered batch again before its run is closed: the close may have noted its events."""
+    pipeline = delivery()
+    run = pipeline.sealed()
+    steps.push(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
+    batch = manifests(pipeline.settings, pipeline.name)[0].batches[0]
+    with crashing("close.after_progress"), pytest.raises(Crashed):
+        steps.close(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
+    free_lease(pipeline.journal.session, pipeline.name)
+    command = ("batches", "resend", batch.batch_id, "--run", "1", *WHY)
+    code, _, said = pipeline.tagmill(*command)
+    assert code == 2 and said.count("\n") == 1 and "finish it first: tagmill run deliver" in said
+    assert pipeline.rows() == pipeline.expected()
+    assert [run["run"] for run in pipeline.deliver()] == [1]
+    assert pipeline.tagmill(*command)[0] == 0 and pipeline.rows() == pipeline.expected()
 
 
 def repair(message):

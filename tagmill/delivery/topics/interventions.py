@@ -9,7 +9,14 @@ from uuid import UUID
 from tagmill.config.kafka import KafkaJournalEventsSettings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
-from tagmill.delivery.run_repairs import abandon_planned, batch_of, run_in, send_again, void_waiting
+from tagmill.delivery.run_repairs import (
+    abandon_planned,
+    batch_of,
+    require_not_closing,
+    run_in,
+    send_again,
+    void_waiting,
+)
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
@@ -74,6 +81,7 @@ class TopicInterventions(OperatorAction):
                     run=run,
                     batch=batch_id,
                 )
+            require_not_closing(row, found)
             row = self.take_over(ledger, row)
             manifest = read_manifest(self.files, row)
             to = Destination(
