@@ -276,7 +276,8 @@ class Since:
             taken.withColumnRenamed("timebucket", "bucket"), ["tag", "bucket"], "left"
         )
         away = F.greatest(F.col("journal") - F.col("left"), F.lit(0))
-        now = {"view": F.col("left"), "deleted": F.lit(0), "cleaned": away}
+        kept = F.greatest(F.col("left") - F.col("journal"), F.lit(0))
+        now = {"view": F.col("left"), "deleted": kept, "cleaned": away}
         figures = (
             F.when(F.col("left").isNotNull(), now[name]).otherwise(F.col(name)).cast("bigint").alias(name)
             if name in now

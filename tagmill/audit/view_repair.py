@@ -29,7 +29,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import event_tags, tag_columns
 from tagmill.domain.timeuuid import ticks
 from tagmill.journal.frames import JournalSchema
-from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS, written_with
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 
@@ -206,7 +206,7 @@ class ViewRepairer:
             if row and row["sequence_nr"] == finding["sequence_nr"]
         ]
         where = " AND ".join(f"{name} = ?" for name in KEY)
-        self._do(f"DELETE FROM {self.view} USING TIMESTAMP {now} WHERE {where}", own)
+        self._do(f"DELETE FROM {self.view} USING TIMESTAMP ? WHERE {where}", ((now, *key) for key in own))
         renumbered = {
             (row["tag_name"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"])
             for finding, row in sound
@@ -351,15 +351,14 @@ class ViewRepairer:
                 else right[name]
             )
 
+        using, times = written_with(now, self.pipeline.cleanup.application_ttl_seconds)
         values = (
-            tuple(value(name, right, there) for name in columns)
+            (*(value(name, right, there) for name in columns), *times)
             for right, there in rows
             if there is None or any(there[name] != right[name] for name in self.payload)
         )
         marks = ", ".join("?" for _ in columns)
-        ttl = self.pipeline.cleanup.application_ttl_seconds
-        using = f"TIMESTAMP {now} AND TTL {ttl}" if ttl else f"TIMESTAMP {now}"
-        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}) USING {using}", values)
+        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks}) {using}", values)
 
     def _do(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, REQUESTS):

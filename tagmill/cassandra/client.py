@@ -464,13 +464,11 @@ def contact(settings: CassandraSettings) -> Contact:
     """Ask a contact point which datacenter it is in, whatever `local_datacenter` says."""
     where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
     cluster = _cluster(settings, RoundRobinPolicy(), ConsistencyLevel.ONE, compression=False)
-    session = _connect(cluster, settings, where)
+    _connect(cluster, settings, where)
     try:
-        with explained(where):
-            asked = "SELECT data_center, release_version, cluster_name FROM system.local"
-            # Without a host any node of the cluster answers, also one of another datacenter.
-            row = session.execute(asked, host=cluster.get_control_connection_host()).one()
-            return Contact(row.data_center, row.release_version, row.cluster_name)
+        # A query might be answered by any node of the cluster, also one of another datacenter.
+        host = cluster.get_control_connection_host()
+        return Contact(host.datacenter, host.release_version, cluster.metadata.cluster_name)
     finally:
         cluster.shutdown()
 

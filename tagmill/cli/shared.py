@@ -324,7 +324,7 @@ def lists_of_ids(named: Iterable[str] | None, file: Path | None) -> Iterator[Ite
     """
     from tagmill.config.id_lists import ids_of
 
-    first, version = ids_of(named, file), _version(file)
+    version, first = _version(file), ids_of(named, file)
 
     def later() -> Iterator[Iterable[str]]:
         while True:

@@ -48,6 +48,15 @@ def view_columns(*, meta: bool) -> list[str]:
     return [name for name in VIEW_COLUMNS if meta or not name.startswith("meta")]
 
 
+def written_with(written_at: int, ttl_seconds: int | None) -> tuple[str, tuple[int, ...]]:
+    """Return the clause of an INSERT that gives a row a write time (microseconds) and the application's TTL, if it has
+    one, and the values to bind behind the row's.
+    """
+    if ttl_seconds is None:
+        return "USING TIMESTAMP ?", (written_at,)
+    return "USING TIMESTAMP ? AND TTL ?", (written_at, ttl_seconds)
+
+
 # Empty partitions in a row that end a search: an atomic write lies in the partition of its highest number, so
 # one may be skipped.
 EMPTY_PARTITIONS_AT_END = 2

@@ -35,7 +35,7 @@ def require_same_tables(
             created_again(changed, chosen.keyspace),
             untouched,
             also=f" If Tagmill numbered the earlier one, create {chosen.view_table}, tag_write_progress and "
-            "tag_scanning again as well, and begin with: tagmill views build --adopt."
+            f"tag_scanning again as well, and begin with: tagmill views build --pipeline {pipeline} --adopt."
             if chosen.views == "tagmill"
             else "",
         )

@@ -200,5 +200,5 @@ def test_init_asks_and_keeps_existing_file(stack, keyspace, tmp_path, monkeypatc
     ]
     monkeypatch.setattr(journal_survey, "MOST_BUCKETS", 1)
     code, said, error = tagmill(file, "init", *one, "--tag", "tag-1", answer="y\nHour\n")
-    assert code == 0 and "first_time_bucket: the view is too large to list" in said, error
+    assert code == 0 and "first_time_bucket: the view has too many partitions" in said, error
     assert Settings.load(Path(file)).pipelines[only(Settings.load(file))].tags == ["tag-1"]

@@ -24,7 +24,7 @@ from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import TransientError
-from tagmill.journal.tag_view_reader import view_columns
+from tagmill.journal.tag_view_reader import view_columns, written_with
 from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
 from tagmill.ledger.progress import HoldRow, Watermark
 from tagmill.ledger.progress_rows import ROWS_AT_ONCE
@@ -222,18 +222,17 @@ def _repair(workspace: Workspace, manifest: Manifest) -> None:
         return
     pipeline = workspace.pipeline
     view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
-    ttl = pipeline.cleanup.application_ttl_seconds
     written_at = from_datetime(manifest.sealed_at) // 10  # microseconds
-    using = f"TIMESTAMP {written_at} AND TTL {ttl}" if ttl else f"TIMESTAMP {written_at}"
+    using, times = written_with(written_at, pipeline.cleanup.application_ttl_seconds)
     checkpoints.reached("close.before_repair")
     # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
         workspace.cassandra.write_many(
-            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}) USING {using}",
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks}) {using}",
             (
-                tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
+                (*(UUID(row[c]) if c == "timestamp" else row[c] for c in columns), *times)
                 for row in rows
                 if (row["meta"] is not None) == with_meta
             ),

@@ -55,11 +55,10 @@ class EventReader:
         partitions = self._of_known(
             [one for one in positions if one.known and one.deleted_to <= one.sequence_nr]
         )
+        partitions |= self._behind_deletions([one for one in positions if one.deleted_to > one.sequence_nr])
         for one in positions:
-            if one.deleted_to > one.sequence_nr:
-                partitions[one.persistence_id] = self._behind_deletions(one)
-            elif not one.known:
-                partitions[one.persistence_id] = 0
+            if not one.known:
+                partitions.setdefault(one.persistence_id, 0)
         yield from self._partitions(partitions, {one.persistence_id: one.from_nr for one in positions})
 
     def _kept(self, pages: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -84,21 +83,31 @@ class EventReader:
             line[ID]: line["first"] for line in first_new_events(self.journal.names, self.cassandra, lines)
         }
 
-    def _behind_deletions(self, position: Position) -> int:
-        """Return the partition of the first event behind deleted_to, or where to begin if that event isn't found."""
-        begin = position.partition_nr
+    def _behind_deletions(self, positions: Sequence[Position]) -> Partitions:
+        """Return of each persistence id the partition of the first event behind deleted_to, or where to begin if that
+        event isn't found.
+        """
+        found = {one.persistence_id: one.partition_nr for one in positions}
         query = (
             f"SELECT partition_nr FROM {self.table} WHERE {ID} = ? AND partition_nr IN ? AND sequence_nr = ?"
         )
-        end = begin + min(position.from_nr, SEARCHED_PARTITIONS) + 1
-        for first in range(begin, end, PARTITIONS_AT_ONCE):
-            asked = list(range(first, min(first + PARTITIONS_AT_ONCE, end)))
-            rows = self.cassandra.application.execute(
-                query, position.persistence_id, asked, position.from_nr + 1
+        remaining, first = list(positions), 0
+        while remaining:
+            asked = [_searched(one)[first : first + PARTITIONS_AT_ONCE] for one in remaining]
+            keys = (
+                (one.persistence_id, list(partitions), one.from_nr + 1)
+                for one, partitions in zip(remaining, asked, strict=True)
             )
-            if rows:
-                return int(min(row.partition_nr for row in rows))
-        return begin
+            left, first = list[Position](), first + PARTITIONS_AT_ONCE
+            for one, rows in zip(
+                remaining, self.cassandra.application.execute_many(query, keys), strict=True
+            ):
+                if rows:
+                    found[one.persistence_id] = min(row.partition_nr for row in rows)
+                elif first < len(_searched(one)):
+                    left.append(one)
+            remaining = left
+        return found
 
     def _partitions(self, partitions: Partitions, from_nr: dict[str, int]) -> Iterator[pa.RecordBatch]:
         """Yield the events behind from_nr in the partitions from these on, until no event is met further on."""
@@ -115,6 +124,12 @@ class EventReader:
                 for one, partition_nr in _last_partitions(page):
                     reached[one] = max(partition_nr, reached.get(one, partition_nr))
             partitions = {one: last + 1 for one, last in reached.items() if last > partitions[one]}
+
+
+def _searched(position: Position) -> range:
+    """Return the partitions that the first event behind deleted_to may be in."""
+    begin = position.partition_nr
+    return range(begin, begin + min(position.from_nr, SEARCHED_PARTITIONS) + 1)
 
 
 def _last_partitions(rows: pa.RecordBatch) -> Iterator[tuple[str, int]]:
