@@ -21,7 +21,7 @@ from tagmill.audit.audit import message
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.delivery.batch_verification import stored
+from tagmill.delivery.batch_verification import Stored, stored
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -227,6 +227,8 @@ class _Repair:
         self.left: Counter[tuple[Kind, str]] = Counter()
         self.examples: dict[tuple[Kind, str], str] = {}
         self.runs_of: dict[UUID, int] = {}
+        # VOIDED batches that ClickHouse has.
+        self.voided: list[Stored] = []
         self.runs: list[int] = []
         self.delivered = 0
 
@@ -238,7 +240,7 @@ class _Repair:
         buckets = set(in_view.buckets)
         buckets.update((event.tag, event.timebucket) for events in self._missing() for event in events)
         resent = self._resend(in_view)
-        withdrawn = self._withdraw(in_view, resent, buckets)
+        withdrawn = [*self._take_out_voided(), *self._withdraw(in_view, resent, buckets)]
         undelivered = self._note_undelivered()
         checkpoints.reached("repair.before_reread")
         self._deliver(sorted(self._passed(buckets), key=lambda bucket: (bucket[1], bucket[0])))
@@ -353,9 +355,25 @@ class _Repair:
                 continue
             checkpoints.reached("repair.resent")
             done.append(one.batch.batch_id)
+        self.voided = [one for one in batches if one.batch.state == BatchState.VOIDED and one.there]
         self.runs_of = {
             one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED
         }
+        return done
+
+    def _take_out_voided(self) -> list[UUID]:
+        """Remove the rows of VOIDED batches, which a restored ClickHouse has again; return the batches' ids."""
+        done: list[UUID] = []
+        for one in self.voided:
+            batch = one.batch.batch_id
+            self.tell(f"taking out batch {batch}, which is VOIDED")
+            try:
+                self.interventions.take_out_voided(batch, one.run)
+            except GuardRefused as refused:
+                self._leave(Kind.DUPLICATED_IN_CLICKHOUSE, str(refused), f"batch {batch}", one.batch.rows)
+                continue
+            checkpoints.reached("repair.taken_out")
+            done.append(batch)
         return done
 
     def _withdraw(
@@ -381,8 +399,13 @@ class _Repair:
         return done
 
     def _wrong_batches(self) -> dict[UUID, tuple[Kind, int]]:
+        """Return the batches that findings name, with the kind and the number of the findings.
+
+        Of an event that a VOIDED batch has as well, the audit may have named the other batch as the double.
+        """
         found: dict[UUID, tuple[Kind, int]] = {}
-        for part in self._findings(*IN_BATCHES):
+        kinds = [kind for kind in IN_BATCHES if not (self.voided and kind is Kind.DUPLICATED_IN_CLICKHOUSE)]
+        for part in self._findings(*kinds):
             for row in part:
                 if row["batch_id"]:
                     batch = UUID(row["batch_id"])

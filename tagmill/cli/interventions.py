@@ -193,6 +193,7 @@ def withdraw(
     """Remove a batch from ClickHouse for good.
 
     Its events are noted as undelivered; when they are read again, they are delivered, flagged late.
+    Of a VOIDED batch that ClickHouse has again after a restore, only the rows are removed.
     """
     action = partial(interventions, pipeline, why, despite_views=despite_views)
     decide(

@@ -268,6 +268,18 @@ class ClickHouse(Borrower[_Connection]):
             found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
         return found
 
+    def events_only_in(self, table: str, batch_id: UUID) -> int:
+        """Count the events of a batch of tag views that the table has in no other batch."""
+        event = "`tag`, `persistence_id`, `sequence_nr`"
+        of_batch = f"SELECT {event} FROM {identifiers.sql(table)} WHERE `batch_id` = {{batch:UUID}}"
+        ((count,),) = self.rows(
+            "SELECT countIf(others = 0) FROM "
+            "(SELECT countIf(`batch_id` != {batch:UUID}) AS others "
+            f"FROM {identifiers.sql(table)} WHERE ({event}) IN ({of_batch}) GROUP BY {event})",
+            {"batch": str(batch_id)},
+        )
+        return int(count)
+
     def sequence_nrs(self, table: str, tag: str, persistence_id: str) -> set[int]:
         """Return the sequence_nrs of all rows of one persistence_id and tag."""
         found = self.rows(

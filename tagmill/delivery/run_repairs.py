@@ -183,6 +183,15 @@ def take_back(
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
 
 
+def take_out(clickhouse: ClickHouse, table: str, batch_id: UUID) -> bool:
+    """Mark a VOIDED batch as void and remove its rows; return whether the table has none of them any more."""
+    clickhouse.void_batch(table, batch_id)
+    clickhouse.sync_replica(table)
+    clickhouse.delete_batch(table, batch_id, EVERY_GENERATION)
+    clickhouse.sync_replica(table)
+    return not clickhouse.totals(table, batch_id)
+
+
 def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
     """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows
     in its table.

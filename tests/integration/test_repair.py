@@ -18,6 +18,7 @@ from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
 from tests.support import damage
 from tests.support.auditing import audited
 from tests.support.delivery import (
@@ -428,12 +429,43 @@ def test_withdrawn_batch_returns_late_on_reread(repaired):
     assert pipeline.deliver() == [] and pipeline.deliver(reread=span)[0]["rows"] == 0
     # A late insert of the withdrawn batch does nothing.
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
-        from tagmill.runs.storage import RunFiles
-
         clickhouse.insert_batch(
             pipeline.name, UUID(batch.batch_id), 1, RunFiles(pipeline.settings.storage.root).read(batch.file)
         )
     assert len(pipeline.rows()) == len(before)
+
+
+@pytest.mark.parametrize("way", [pytest.param("repair", marks=pytest.mark.long), "withdraw"])
+def test_voided_batch_of_restore_is_taken_out(repaired, spark, monkeypatch, way):
+    """Put ClickHouse back to before a withdrawal: once the batch that came for it is sent again, the VOIDED one
+    can be taken out.
+    """
+    pipeline = repaired(small())
+    pipeline.deliver()
+    monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
+    (old,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "t"]
+    withdraw = ("batches", "withdraw", old.batch_id, "--run", "1", *WHY)
+    words = pipeline.tagmill(*withdraw)[1].split()
+    span = (words[words.index("--reread-from") + 1], words[words.index("--reread-until") + 1])
+    (run,) = pipeline.deliver(reread=span)
+    delivered, (new,) = pipeline.rows(), manifests(pipeline.settings, pipeline.name)[-1].batches
+    pipeline.sql(f"ALTER TABLE `{pipeline.name}` DELETE WHERE tag = 't'")
+    pipeline.sql(f"TRUNCATE TABLE `{pipeline.name}_voided`")
+    with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+        content = RunFiles(pipeline.settings.storage.root).read(old.file)
+        clickhouse.insert_batch(pipeline.name, UUID(old.batch_id), 9, content)
+    code, _, refused = pipeline.tagmill(*withdraw)
+    assert code == 2 and "16 of its 16 events in no other batch. Its rows stay" in " ".join(refused.split())
+    resend = ("batches", "resend", new.batch_id, "--run", str(run["run"]), *WHY)
+    assert pipeline.tagmill(*resend)[0] == 0 and len(pipeline.rows()) == len(delivered) + 16
+    if way == "repair":
+        code, said, wrong = tagmill(pipeline.pages.file(pipeline.name), "repair", "-p", pipeline.name, *WHY)
+        assert code == 0 and "0 batches sent again, 1 withdrawn" in said, (said, wrong)
+    else:
+        code, said, wrong = pipeline.tagmill(*withdraw)
+        assert code == 0 and "its 16 rows are removed" in said, wrong
+    assert pipeline.rows() == delivered
+    assert set(verdicts(pipeline.settings, pipeline.name).values()) == {"exactly once"}
 
 
 def test_withdraw_batch_with_lost_rows_is_refused(repaired):

@@ -20,6 +20,7 @@ from tagmill.delivery.run_repairs import (
     require_not_closing,
     run_in,
     send_again,
+    take_out,
     void_waiting,
 )
 from tagmill.delivery.tag_views import stops, withdraw
@@ -33,7 +34,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished, about
+from tagmill.errors import GuardRefused, SealedFileDamaged, StoreUnavailable, WorkUnfinished, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -151,7 +152,11 @@ class Interventions(OperatorAction):
     def withdraw(self, batch_id: UUID, run: int) -> str:
         """Remove a batch from ClickHouse for good and note its events as not delivered; reading them again
         delivers them, late.
+
+        Of a VOIDED batch that ClickHouse has again, only the rows are removed.
         """
+        if self._came_back(batch_id, run):
+            return self.take_out_voided(batch_id, run)
         if self.dry_run:
             return self._would_withdraw(batch_id, run)
         again = self._reread(self.taken_out(batch_id, run))
@@ -202,6 +207,55 @@ class Interventions(OperatorAction):
                     workspace, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}"
                 )
             return set(withdraw.buckets(self.files, plan))
+
+    def _came_back(self, batch_id: UUID, run: int) -> bool:
+        """Return whether ClickHouse has rows of a VOIDED batch, and no open run is about to remove them."""
+        with self.at_work() as workspace, workspace.clickhouse() as clickhouse:
+            batches = workspace.ledger.batches(self.name, run)
+            voided = {batch.batch_id for batch in batches if batch.state == BatchState.VOIDED}
+            return (
+                workspace.ledger.open_run(self.name) is None
+                and batch_id in voided
+                and bool(clickhouse.totals(self.pipeline.destination, batch_id))
+            )
+
+    def take_out_voided(self, batch_id: UUID, run: int) -> str:
+        """Remove the rows of a VOIDED batch that a restored ClickHouse has again; return a sentence that says so.
+
+        Progress stays: other batches have the events. Raises GuardRefused if one of them is in no other batch,
+        StoreUnavailable if ClickHouse still has rows of the batch.
+        """
+        table, said = self.pipeline.destination, f"batch {batch_id} of run {run}, pipeline {self.name},"
+        with (
+            about(pipeline=self.name, run=run, batch=batch_id),
+            self.at_work() as workspace,
+            workspace.clickhouse() as clickhouse,
+        ):
+            self._none_open(workspace)
+            _, batch = batch_of(workspace.ledger, self.name, run, batch_id)
+            if batch.state != BatchState.VOIDED:
+                raise GuardRefused(f"{said} is {batch.state}. Its rows stay")
+            clickhouse.sync_replica(table)
+            rows = sum(total.rows for total in clickhouse.totals(table, batch_id))
+            if alone := clickhouse.events_only_in(table, batch_id):
+                raise GuardRefused(
+                    f"{said} is VOIDED, and ClickHouse has {alone} of its {rows} events in no other batch. Its rows "
+                    "stay; first send again the batches that lack rows (tagmill batches resend), and deliver: "
+                    f"tagmill check --pipeline {self.name}",
+                    pipeline=self.name,
+                )
+            views = self._require_no_views(f"{said} is not taken out")
+            if not self.dry_run:
+                if not take_out(clickhouse, table, batch_id):
+                    raise StoreUnavailable(
+                        f"{said} is VOIDED and still in ClickHouse. Run the same command again"
+                    )
+                what = f"batches withdraw {batch_id}: VOIDED, rows removed{views}"
+                workspace.ledger.record_intervention(self.name, run, self.who, what, self.why)
+        return (
+            f"{said} is VOIDED; its {rows} rows {self.be('are')} removed from ClickHouse{views}. Progress and other "
+            "batches stay as they are"
+        )
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
         """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.delivery.run_repairs import EVERY_GENERATION
+from tagmill.delivery.run_repairs import take_out
 from tagmill.delivery.tag_views.model import Manifest, Plan, TagOutcome, Withdrawn
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain.batches.states import BatchState, RunState
@@ -345,11 +345,7 @@ def _take_out(workspace: Workspace, clickhouse: ClickHouse, table: str, part: Wi
     if batch.state != BatchState.VOIDED:
         ledger.move_batch(name, part.run, home.fence, batch, BatchState.VOIDED)
     checkpoints.reached("withdraw.voided")
-    clickhouse.void_batch(table, batch.batch_id)
-    clickhouse.sync_replica(table)
-    clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
-    clickhouse.sync_replica(table)
-    if clickhouse.totals(table, batch.batch_id):
+    if not take_out(clickhouse, table, batch.batch_id):
         raise StoreUnavailable(
             f"batch {batch.batch_id} of run {part.run}, pipeline {name}, is still in ClickHouse. Nothing "
             "was noted as undelivered; "
