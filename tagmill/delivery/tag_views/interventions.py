@@ -241,7 +241,8 @@ class Interventions(OperatorAction):
                 raise GuardRefused(
                     f"{said} is VOIDED, and ClickHouse has {alone} of its {rows} events in no other batch. Its rows "
                     "stay; first send again the batches that lack rows (tagmill batches resend), and deliver: "
-                    f"tagmill check --pipeline {self.name}"
+                    f"tagmill check --pipeline {self.name}",
+                    pipeline=self.name,
                 )
             views = self._require_no_views(f"{said} is not taken out")
             if not self.dry_run:
