@@ -27,6 +27,7 @@ from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused, WorkUnfinished, about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
+from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.progress import Tell
@@ -116,7 +117,7 @@ class _Rekeying:
         number = self.ledger.free_number(self.name)
         self._none_open(found.rule)
         contents = schema_contents(self.pipeline.schema_files)
-        staged = self._staged(self._home(found.rule, contents), found.rule, contents)
+        staged = self._delivered(self._staged(self._home(found.rule, contents), found.rule, contents))
         done = self._judged(staged, found.rule, dry_run)
         if dry_run:
             return done
@@ -178,6 +179,15 @@ class _Rekeying:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+
+    def _delivered(self, staged: DataFrame) -> DataFrame:
+        """Return the staged ids without those of batches that were given up: they don't count as delivered,
+        and one of them must not win over an id that does.
+        """
+        from pyspark.sql import functions as F
+
+        given_up = list(self.workspace.store(SetApart).items(Kind.BATCH))
+        return staged.where(~F.coalesce("batch_id", F.lit("")).isin(given_up))
 
     def _ids(self, rule: str, begin: int, end: int) -> DataFrame:
         """Return the ids of the shards from `begin` to below `end` with their payloads."""
