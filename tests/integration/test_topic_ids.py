@@ -108,6 +108,20 @@ def test_rekey_payload_without_id_is_refused(shop):
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
 
 
+def test_rekey_raised_limit_reads_refused_payload(shop):
+    """Refuse a payload that is nested deeper than the limit, and read it again once the limit is raised."""
+    one = shop(shards=2)
+    one.send(1, note=[[1]])
+    one.deliver()
+    one.configure(shards=3, max_record_depth=2)
+    with raises(GuardRefused, match="nested deeper", pipeline=one.name):
+        rekeyed(one)
+    free(one)
+    one.configure(max_record_depth=3)
+    done = rekeyed(one, dry_run=True)
+    assert (done.unreadable, done.same) == (0, 1)
+
+
 def test_rekey_passes_large_payloads(shop):
     """Rekey payloads of nearly a megabyte each, and back: each can be read again."""
     one = shop(shards=2)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tagmill import __version__
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.fields import InvalidRecord
@@ -292,8 +293,8 @@ class _Rekeying:
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
-        """Return the folder of the slices: a different one for each pair of rules, format, set of schemas,
-        and newest delivery.
+        """Return the folder of the slices: a different one for each pair of rules, newest delivery, version of
+        Tagmill, and whatever else decides which payloads can be read.
         """
         number = self.ledger.last_run(self.name)
         while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
@@ -301,8 +302,10 @@ class _Rekeying:
         schemas = {
             version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())
         }
-        read_by = [self.pipeline.format, self.pipeline.framed, self.pipeline.message_type, schemas]
-        digest = hashlib.sha256(json.dumps([rule, self.pipeline.rule, read_by]).encode()).hexdigest()
+        one = self.pipeline
+        limits = [one.max_record_bytes, one.max_record_values, one.max_record_depth]
+        read_by = [one.format, one.framed, one.message_type, schemas, one.versions, limits, __version__]
+        digest = hashlib.sha256(json.dumps([rule, one.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 
