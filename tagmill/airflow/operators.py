@@ -30,6 +30,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.operations.model import Operation
 from tagmill.operations.work_size import few_events, little_to_audit
 from tagmill.runs.privacy import UMASK, make_folder, private_file
+from tagmill.runs.report_folders import ALL_PIPELINES, REPORTS
 from tagmill.runs.temporary_folders import OwnFolder, own_folder
 from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
 
@@ -178,7 +179,7 @@ class JobOperator(SparkSubmitOperator):
 
     def _report_folder(self) -> str:
         """Return the folder of the job's reports, relative to the pipeline's folder."""
-        return "reports"
+        return REPORTS
 
     def _report_name(self) -> str:
         """Return how the names of the job's reports begin."""
@@ -335,7 +336,7 @@ class SealOperator(JobOperator):
         return ("--run", str(self.planned["run"]), "--fence", str(self.planned["fence"]))
 
     def _report_folder(self) -> str:
-        return f"run-{self.planned['run']:08d}/reports"
+        return f"run-{self.planned['run']:08d}/{REPORTS}"
 
 
 class TopicSealOperator(SealOperator):
@@ -449,7 +450,7 @@ class DeliverOperator(JobOperator):
     stores = WITH_KAFKA
 
     def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(pipeline="all", **kwargs)
+        super().__init__(pipeline=ALL_PIPELINES, **kwargs)
         self.planned = planned
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]

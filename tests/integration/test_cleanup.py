@@ -3,6 +3,7 @@ afterwards.
 """
 
 import json
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -614,7 +615,9 @@ def test_retention_keeps_newest_run_and_new_batches(three_runs):
 
 
 def test_retention_keeps_newest_and_newest_done_audit(view):
-    """Remove audits past retention, but keep the newest and the newest that is done."""
+    """Remove audits past retention, but keep the newest and the newest that is done; remove old reports that
+    pipelines share.
+    """
     root = Path(view.settings.storage.root) / view.name
     moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; audit 3 is the newest that is done
     with Ledger(view.settings.cassandra) as ledger:
@@ -630,10 +633,17 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
             )
             for page in (root / "audit" / f"{number:08d}", root / "docs" / f"audit-{number:08d}"):
                 page.mkdir(parents=True)
+        reports = root.parent / "all" / "reports"
+        reports.mkdir(parents=True)
+        for name, days in (("old", 40), ("young", 20)):
+            moment = (datetime.now(UTC) - timedelta(days=days)).timestamp()
+            (reports / name).touch()
+            os.utime(reports / name, (moment, moment))
         settled = with_keys(view.settings, view.name, older_than_days=None)
         assert cleaned(settled, delete=False)["audits"] == 2
         assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
         assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
+    assert [file.name for file in reports.iterdir()] == ["young"]
     assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
     assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == [
         "audit-00000003",

@@ -80,6 +80,19 @@ def both(persistence_id, numbers, begin=BEGIN):
     return [{**record, "tags": set(TAGS)} for record in records]
 
 
+def name_in_files(settings, pipeline):
+    """Write files that name GONE as jobs leave them: reports, also half of one, arguments, and a trace."""
+    for file in (
+        "all/reports/deliver.json",
+        f"{pipeline}/reports/seal.part",
+        f"{pipeline}/reports/seal.arguments",
+        "_logs/seal.log",
+    ):
+        path = Path(settings.storage.root, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"persistence id '{GONE}'\n")
+
+
 def soon():
     """Return a start time for events that the next run reads."""
     return datetime.now(UTC) - timedelta(seconds=30)
@@ -184,6 +197,7 @@ def test_erase_leaves_nothing_and_work_continues(applied):
         f"ClickHouse {case.name}",
     }
 
+    name_in_files(case.settings, case.name)
     twice, key = f"{case.name}_twice", ("persistence_id", "sequence_nr")
     with ClickHouse(case.settings.clickhouse) as clickhouse:
         clickhouse.insert_rows(twice, key, [(GONE, 1), ("kept", 1)])

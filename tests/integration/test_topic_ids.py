@@ -9,6 +9,7 @@ import pytest
 
 from tagmill.delivery.topics import steps
 from tagmill.delivery.topics.expire_ids import expire
+from tagmill.delivery.topics.give_up import TopicGiveUp
 from tagmill.delivery.topics.interventions import TopicInterventions
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.delivery.topics.status import topic_line
@@ -107,6 +108,20 @@ def test_rekey_payload_without_id_is_refused(shop):
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
 
 
+def test_rekey_raised_limit_reads_refused_payload(shop):
+    """Refuse a payload that is nested deeper than the limit, and read it again once the limit is raised."""
+    one = shop(shards=2)
+    one.send(1, note=[[1]])
+    one.deliver()
+    one.configure(shards=3, max_record_depth=2)
+    with raises(GuardRefused, match="nested deeper", pipeline=one.name):
+        rekeyed(one)
+    free(one)
+    one.configure(max_record_depth=3)
+    done = rekeyed(one, dry_run=True)
+    assert (done.unreadable, done.same) == (0, 1)
+
+
 def test_rekey_passes_large_payloads(shop):
     """Rekey payloads of nearly a megabyte each, and back: each can be read again."""
     one = shop(shards=2)
@@ -127,6 +142,23 @@ def test_rekey_during_open_run_is_refused(shop):
     one.configure(unique_id=["product_id"])
     with raises(WorkUnfinished, match="put the rule back", pipeline=one.name, run=1):
         rekeyed(one)
+
+
+def test_rekey_delivered_id_wins_over_given_up(shop):
+    """Give up a run with an event whose id becomes that of a delivered one: the event stays known."""
+    one = shop(unique_id=["product_id", "colour"])
+    one.send(1, colour="red")
+    one.deliver()
+    one.send(1, colour="blue")
+    one.sealed()
+    free(one)
+    TopicGiveUp(one.settings, one.name, OWNER, "me", "a test").run([])
+    free(one)
+    one.configure(unique_id=["product_id"])
+    done = rekeyed(one)
+    assert (done.ids, done.changed, done.equal) == (1, 1, 0)
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (0, 1) and one.products() == [1]
 
 
 def test_rekey_finishing_waits_for_newer_run(shop):

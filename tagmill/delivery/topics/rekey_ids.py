@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tagmill import __version__
 from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.fields import InvalidRecord
@@ -27,6 +28,7 @@ from tagmill.delivery.topics.record_decoder import RecordDecoder
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused, WorkUnfinished, about_pipeline
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of
+from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.progress import Tell
@@ -116,7 +118,7 @@ class _Rekeying:
         number = self.ledger.free_number(self.name)
         self._none_open(found.rule)
         contents = schema_contents(self.pipeline.schema_files)
-        staged = self._staged(self._home(found.rule, contents), found.rule, contents)
+        staged = self._delivered(self._staged(self._home(found.rule, contents), found.rule, contents))
         done = self._judged(staged, found.rule, dry_run)
         if dry_run:
             return done
@@ -178,6 +180,15 @@ class _Rekeying:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+
+    def _delivered(self, staged: DataFrame) -> DataFrame:
+        """Return the staged ids without those of batches that were given up: they don't count as delivered,
+        and one of them must not win over an id that does.
+        """
+        from pyspark.sql import functions as F
+
+        given_up = list(self.workspace.store(SetApart).items(Kind.BATCH))
+        return staged.where(~F.coalesce("batch_id", F.lit("")).isin(given_up))
 
     def _ids(self, rule: str, begin: int, end: int) -> DataFrame:
         """Return the ids of the shards from `begin` to below `end` with their payloads."""
@@ -282,8 +293,8 @@ class _Rekeying:
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
-        """Return the folder of the slices: a different one for each pair of rules, format, set of schemas,
-        and newest delivery.
+        """Return the folder of the slices: a different one for each pair of rules, newest delivery, version of
+        Tagmill, and whatever else decides which payloads can be read.
         """
         number = self.ledger.last_run(self.name)
         while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
@@ -291,8 +302,10 @@ class _Rekeying:
         schemas = {
             version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())
         }
-        read_by = [self.pipeline.format, self.pipeline.framed, self.pipeline.message_type, schemas]
-        digest = hashlib.sha256(json.dumps([rule, self.pipeline.rule, read_by]).encode()).hexdigest()
+        one = self.pipeline
+        limits = [one.max_record_bytes, one.max_record_values, one.max_record_depth]
+        read_by = [one.format, one.framed, one.message_type, schemas, one.versions, limits, __version__]
+        digest = hashlib.sha256(json.dumps([rule, one.rule, read_by]).encode()).hexdigest()
         return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 

@@ -35,7 +35,7 @@ from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.ledger.view_builds import Builds, BuildState
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.maintenance.erasure.batches import SealedBatches
-from tagmill.maintenance.erasure.files import Evidence
+from tagmill.maintenance.erasure.files import Evidence, SharedEvidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
 from tagmill.maintenance.erasure.model import ErasurePlan, PipelineLoss
 from tagmill.maintenance.erasure.name_matching import ErasedNames
@@ -303,6 +303,8 @@ class _Erasing:
                     f"pipeline {name} is not in the configuration any more: its files and its rows were "
                     "left as they are"
                 )
+        self.tell(f"erasure {row.erasure}: reports and traces of all pipelines")
+        SharedEvidence(self.settings, ids).erase()
         checkpoints.reached("erase.before_end")
         self.erasures.finish(row, ids)
         self._remove_plans()

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 ERASED = "(erased)"
@@ -26,13 +27,14 @@ class ErasedNames:
         return any(form in text and _pattern(form).search(text) for form in self._forms)
 
     def are_in_json(self, text: str) -> bool:
-        """Return True if a JSON document names one in a key or a value; invalid JSON is searched as plain
-        text.
+        """Return True if a JSON document names one in a key or a value.
+
+        Any other text is searched as it is, and each of its lines that is JSON as such, too.
         """
         try:
             return self.are_in("\n".join(_strings(json.loads(text))))
         except ValueError:
-            return self.are_in(text)
+            return self.are_in("\n".join([text, *_strings_of_lines(text)]))
 
     def are_in_page(self, text: str) -> bool:
         """Return True if an HTML page names one, its entities resolved."""
@@ -59,6 +61,12 @@ def _forms(persistence_id: str) -> Iterator[str]:
 
 def _pattern(form: str) -> re.Pattern[str]:
     return re.compile(f"(?<!{_BOUND}){re.escape(form)}(?!{_BOUND})")
+
+
+def _strings_of_lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        with suppress(ValueError, RecursionError):
+            yield from _strings(json.loads(line))
 
 
 def _strings(value: Any) -> Iterator[str]:

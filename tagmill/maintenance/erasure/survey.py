@@ -9,7 +9,7 @@ from tagmill.domain.timeuuid import ticks
 from tagmill.journal.event_store import ROWS_AT_ONCE
 from tagmill.journal.tag_view_reader import ViewRow
 from tagmill.maintenance.erasure.batches import SealedBatches
-from tagmill.maintenance.erasure.files import Evidence
+from tagmill.maintenance.erasure.files import Evidence, SharedEvidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
 from tagmill.maintenance.erasure.model import PLACES, PipelineLoss, TagLoss
 from tagmill.runs.workspace import Workspace
@@ -62,6 +62,7 @@ class ErasureSurvey:
         shared = self._rows(persistence_ids, found)
         for name in self.names:
             found.pipelines[name] = self._pipeline(name, persistence_ids, runs[name], shared, found)
+        found.add(files=SharedEvidence(self.settings, persistence_ids).look())
         return found
 
     # -- the view

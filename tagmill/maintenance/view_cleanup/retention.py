@@ -23,6 +23,7 @@ from tagmill.ledger.runs import BatchRow, RunRow
 from tagmill.maintenance.view_cleanup.rules import past_retention
 from tagmill.quality import docs
 from tagmill.runs import checkpoints
+from tagmill.runs.report_folders import REPORTS, SHARED_REPORTS
 from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
 from tagmill.runs.workspace import Workspace
@@ -50,7 +51,13 @@ class Retention:
     def __init__(self, workspace: Workspace, now: datetime) -> None:
         self.ledger, self.name, self.files = workspace.ledger, workspace.name, workspace.files
         self.before = now - timedelta(days=workspace.delivering.retention_days)
-        of_stream = workspace.name in workspace.settings.streams
+        settings = workspace.settings
+        longest = max(
+            one.retention_days for one in (*settings.pipelines.values(), *settings.streams.values())
+        )
+        # What jobs of all pipelines wrote counts as past retention once it is so for each of them.
+        self.before_of_all = now - timedelta(days=longest)
+        of_stream = workspace.name in settings.streams
         self.read: Callable[[RunFiles, RunRow], Sealed] = topics.read_manifest if of_stream else read_manifest
         self.retired = workspace.store(Retired)
         self.times = workspace.store(BatchTimes)
@@ -139,7 +146,8 @@ class Retention:
         for row in old_audits:
             self.files.remove_folder(audits.folder(self.name, row.audit))
             self.audits.forget(row)
-        self.files.remove_older(f"{self.name}/reports", self.before)
+        self.files.remove_older(f"{self.name}/{REPORTS}", self.before)
+        self.files.remove_older(SHARED_REPORTS, self.before_of_all)
 
     def _gone(self, place: str, mark: int) -> Iterator[tuple[str, int]]:
         for folder in self.files.folders(place):

@@ -34,6 +34,7 @@ def test_names_are_found_however_escaped():
     names = ErasedNames([ODD])
     assert names.are_in_json(json.dumps({"rows": [{"of": [f"is {ODD!r} held"]}]}))
     assert names.are_in_json(json.dumps({ODD: 1}, ensure_ascii=False))
+    assert names.are_in_json(f"--params\n{json.dumps(json.dumps({'of': ODD}))}\n17\n")
     assert names.are_in_json(f"half a document {json.dumps(ODD)}")
     assert names.are_in_page(f"<td>{html.escape(ODD)}</td>")
     assert not names.are_in_json("{}") and not names.are_in_page("<td>its odd</td>")
