@@ -176,7 +176,9 @@ class _Encoder:
         """Raise ConfigurationError, naming the row, if Cassandra does not take its bytes in one write."""
         if size > (largest := self.cassandra.largest_write):
             of_row = ", ".join(
-                f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names
+                f"{name} {identifiers.shortened(str(rows[name][row].as_py()), 100)}"
+                for name in NAMING
+                if name in rows.schema.names
             )
             raise ConfigurationError(
                 f"{self.where}: a row of {self.target.keyspace}.{self.target.table} ({of_row}) has "

@@ -615,4 +615,4 @@ def _quoted(text: str) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400]
+    return identifiers.shortened(" ".join(str(error).split()), 400)

@@ -12,6 +12,8 @@ from tagmill.errors import ConfigurationError
 LONGEST_KEY_BYTES = 65_535 - 14
 # How many keys a message quotes, at most, and how many characters of each.
 QUOTED, QUOTED_LENGTH = 3, 40
+# Stands at the end of a text that was cut off.
+CUT = "…"
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -49,9 +51,17 @@ def key(text: str) -> str:
 
 def quoted(keys: Sequence[str], total: int | None = None) -> str:
     """Return the first keys as a message quotes them, shortened, and how many of `total` are left out."""
-    shown = [f"{text[:QUOTED_LENGTH]!r}{'…' if len(text) > QUOTED_LENGTH else ''}" for text in keys[:QUOTED]]
+    shown = [f"{text[:QUOTED_LENGTH]!r}{CUT if len(text) > QUOTED_LENGTH else ''}" for text in keys[:QUOTED]]
     more = (len(keys) if total is None else total) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most `length` characters, whose last one is CUT if something was cut off.
+
+    An erasure masks a name in front of that mark even if only its beginning is left.
+    """
+    return text if len(text) <= length else f"{text[: length - 1]}{CUT}"
 
 
 def cql(name: str) -> str:

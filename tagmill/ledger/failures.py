@@ -105,4 +105,4 @@ def safe_text(error: Exception, settings: Settings) -> str:
     for store in (settings.cassandra, settings.clickhouse, settings.kafka):
         if store.password and (secret := store.password.get_secret_value()):
             line = line.replace(secret, "***")
-    return line[:MAX_ERROR_CHARACTERS]
+    return identifiers.shortened(line, MAX_ERROR_CHARACTERS)

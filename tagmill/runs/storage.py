@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+# Folder of a pipeline for payloads from which the ids of a topic are made again.
+SLICES = "rekey"
 # Bytes that are read at once to compute a digest.
 CHUNK = 8 * 1024 * 1024
 # Rows of a file that are added up at once.
@@ -235,6 +237,13 @@ class RunFiles:
             with self._told(relative, "cleared"):
                 self.filesystem.delete_file(info.path)
         return len(old)
+
+    def remove_older_folders(self, relative: str, moment: datetime) -> None:
+        """Remove the folders directly in a folder of which every file was last written before a moment."""
+        for name in self.folders(relative):
+            files = self._listed(folder := f"{relative}/{name}", fs.FileType.File, recursive=True)
+            if all(info.mtime is not None and info.mtime < moment for info in files):
+                self.remove_folder(folder)
 
     def remove_attempts(self, pipeline: str, run: int, *, but: str | None = None) -> None:
         """Remove the folders that attempts to seal a finished run have left, except that of the committed

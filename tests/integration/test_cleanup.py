@@ -615,8 +615,8 @@ def test_retention_keeps_newest_run_and_new_batches(three_runs):
 
 
 def test_retention_keeps_newest_and_newest_done_audit(view):
-    """Remove audits past retention, but keep the newest and the newest that is done; remove old reports that
-    pipelines share.
+    """Remove audits past retention, but keep the newest and the newest that is done; remove old slices of
+    rekeyings, and old reports that pipelines share.
     """
     root = Path(view.settings.storage.root) / view.name
     moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; audit 3 is the newest that is done
@@ -637,13 +637,16 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
         reports.mkdir(parents=True)
         for name, days in (("old", 40), ("young", 20)):
             moment = (datetime.now(UTC) - timedelta(days=days)).timestamp()
-            (reports / name).touch()
-            os.utime(reports / name, (moment, moment))
+            (root / "rekey" / name).mkdir(parents=True)
+            for file in (reports / name, root / "rekey" / name / "slice"):
+                file.touch()
+                os.utime(file, (moment, moment))
         settled = with_keys(view.settings, view.name, older_than_days=None)
         assert cleaned(settled, delete=False)["audits"] == 2
         assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
         assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
-    assert [file.name for file in reports.iterdir()] == ["young"]
+    for place in (reports, root / "rekey"):
+        assert [file.name for file in place.iterdir()] == ["young"]
     assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
     assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == [
         "audit-00000003",

@@ -3,6 +3,7 @@ the window.
 """
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -33,6 +34,11 @@ def shop(stack, kafka, spark, tmp_path):
 def rekeyed(one, **options):
     """Rekey the topic's ids and return the report."""
     return rekey(one.settings, one.name, owner=OWNER, who="tester", spark=lambda: one.spark, **options)
+
+
+def slices(one):
+    """Return the folders of payloads that rekeyings have left."""
+    return list(Path(one.settings.storage.root, one.name).glob("rekey/*"))
 
 
 def free(one):
@@ -84,7 +90,7 @@ def test_rekey_other_rule_crashed_then_repeated_is_whole(shop, instant):
     done = rekeyed(one)
     if instant != "rekey.switched":
         assert (done.ids, done.equal, done.changed) == (3, 1, 3) and "become" in done.examples[0]
-    assert len(one.ids()) == 2 and one.rules() == {"product_id%5"}
+    assert len(one.ids()) == 2 and one.rules() == {"product_id%5"} and slices(one) == []
     one.send(1, colour="green")
     one.send(3, colour="red")
     (run,) = one.deliver()
@@ -119,7 +125,7 @@ def test_rekey_raised_limit_reads_refused_payload(shop):
     free(one)
     one.configure(max_record_depth=3)
     done = rekeyed(one, dry_run=True)
-    assert (done.unreadable, done.same) == (0, 1)
+    assert (done.unreadable, done.same) == (0, 1) and len(slices(one)) == 1
 
 
 def test_rekey_passes_large_payloads(shop):

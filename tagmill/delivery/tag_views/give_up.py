@@ -313,7 +313,9 @@ class GiveUp(OperatorAction):
         """
         ledger = workspace.ledger
         run = self.claim_run(
-            workspace, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000], NOT_APART
+            workspace,
+            identifiers.shortened(f"run give-up --set-apart {', '.join(persistence_ids)}", 1000),
+            NOT_APART,
         )
         said = (
             f"pipeline {self.name}: {len(persistence_ids)} persistence_ids {self.be('are')} held until tagmill "

@@ -11,6 +11,7 @@ import structlog
 
 from tagmill.delivery.tag_views import new_holds, stops
 from tagmill.delivery.tag_views.model import Plan
+from tagmill.domain import identifiers
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop
@@ -76,7 +77,7 @@ class Sealing:
             return verdict
         reason = "; ".join(verdict.failures)
         recorded = self._abandon(
-            f"quality gate: {reason}"[:1000],
+            identifiers.shortened(f"quality gate: {reason}", 1000),
             holds if new_holds.ABOUT_IDS.issuperset(verdict.stopped_by) else tuple,
         )
         raise DataQualityStop(

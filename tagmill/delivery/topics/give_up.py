@@ -20,6 +20,7 @@ from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import closed_runs, left_partly, lost
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
 from tagmill.delivery.topics.table_columns import layout
+from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafka.offset_ranges import Range
@@ -78,7 +79,9 @@ class TopicGiveUp(OperatorAction):
             if apart:
                 table = self._set_apart(ledger)
                 run = self.claim_run(
-                    workspace, f"run give-up --set-apart {', '.join(apart)}"[:1000], NOT_APART
+                    workspace,
+                    identifiers.shortened(f"run give-up --set-apart {', '.join(apart)}", 1000),
+                    NOT_APART,
                 )
                 of_journal = isinstance(self.stream, KafkaJournalEventsSettings)
                 if not self.dry_run:
@@ -112,7 +115,7 @@ class TopicGiveUp(OperatorAction):
                     f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed",
                     pipeline=self.name,
                 )
-            self.claim_run(workspace, f"run take-back {item}"[:1000], NOT_APART)
+            self.claim_run(workspace, identifiers.shortened(f"run take-back {item}", 1000), NOT_APART)
             if not self.dry_run:
                 table.remove(kind, item)
             return f"pipeline {self.name}: the {name} {item!r} {self.be('is')} delivered again from the next run on"

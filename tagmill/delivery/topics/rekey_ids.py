@@ -32,6 +32,7 @@ from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.progress import Tell
+from tagmill.runs.storage import SLICES
 from tagmill.runs.workspace import Workspace, open_step, silent
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class _Rekeying:
         self.who, self.spark, self.tell = who, spark, workspace.tell
         self.keyspace, self.files = workspace.ledger_keyspace, workspace.files
         self.rules = workspace.store(Rules)
+        self.slices = f"{self.name}/{SLICES}"
 
     def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
         """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with
@@ -114,11 +116,15 @@ class _Rekeying:
                 found.before, self._claimed(self.ledger.free_number(self.name), f"ids of {found.before} go")
             )
         if found.rule == self.pipeline.rule:
+            if not dry_run:
+                self.files.remove_folder(self.slices)
             return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
         number = self.ledger.free_number(self.name)
         self._none_open(found.rule)
         contents = schema_contents(self.pipeline.schema_files)
-        staged = self._delivered(self._staged(self._home(found.rule, contents), found.rule, contents))
+        home = self._home(found.rule, contents)
+        self._remove_slices(but=home)
+        staged = self._delivered(self._staged(home, found.rule, contents))
         done = self._judged(staged, found.rule, dry_run)
         if dry_run:
             return done
@@ -132,6 +138,7 @@ class _Rekeying:
                 pipeline=self.name,
             )
         self._claimed(number, f"dedup rekey {found.rule} to {self.pipeline.rule}")
+        self.workspace.require_leases()  # another process may have removed slices before they were listed
         self.tell(f"writing {done.ids - done.unreadable - done.equal} ids")
         self._write(staged, number)
         checkpoints.reached("rekey.written")
@@ -149,7 +156,7 @@ class _Rekeying:
             )
         checkpoints.reached("rekey.switched")
         self._forget(found.rule, number)
-        self.files.remove_folder(f"{self.name}/rekey")
+        self.files.remove_folder(self.slices)
         return done
 
     def _none_open(self, rule: str) -> None:
@@ -165,6 +172,12 @@ class _Rekeying:
                 pipeline=self.name,
                 run=row.run,
             )
+
+    def _remove_slices(self, but: str) -> None:
+        """Remove the slices of earlier attempts, which have copies of all payloads, except those in `but`."""
+        for folder in self.files.folders(self.slices):
+            if (other := f"{self.slices}/{folder}") != but:
+                self.files.remove_folder(other)
 
     def _staged(self, home: str, rule: str, contents: Mapping[str, bytes]) -> DataFrame:
         spark, shards = self.spark(), shards_of(rule)
@@ -306,7 +319,7 @@ class _Rekeying:
         limits = [one.max_record_bytes, one.max_record_values, one.max_record_depth]
         read_by = [one.format, one.framed, one.message_type, schemas, one.versions, limits, __version__]
         digest = hashlib.sha256(json.dumps([rule, one.rule, read_by]).encode()).hexdigest()
-        return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
+        return f"{self.slices}/{digest[:12]}-{number:08d}"
 
 
 def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:

@@ -7,9 +7,17 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from tagmill.domain.identifiers import CUT
+
 ERASED = "(erased)"
 # Next to one of these characters (letter, digit, _ or -) a match is part of another name.
 _BOUND = r"[\w-]"
+# Where a text was cut off, maybe within a quoted name.
+_MARK = re.compile(f"['\"]?{CUT}")
+# Lengths of texts that earlier versions cut off without a mark.
+UNMARKED_LENGTHS = (400, 1000)
+# Fewer characters of a name tell nothing of it, and are masked nowhere.
+SHORTEST_START = 4
 
 
 class ErasedNames:
@@ -41,11 +49,37 @@ class ErasedNames:
         return self.are_in(html.unescape(text))
 
     def masked(self, text: str) -> str:
-        """Return the text with every persistence id replaced by ERASED."""
+        """Return the text with every persistence id replaced by ERASED, also one that was cut off."""
+        text = self._with_starts_masked(text)
         for form in self._forms:
             if form in text:
                 text = _pattern(form).sub(ERASED, text)
         return text
+
+    def _with_starts_masked(self, text: str) -> str:
+        """Return the text with ERASED in place of the beginning of a name in front of each cut."""
+        for end in _cuts(text):
+            size = max((_length_of_start(form, text, end) for form in self._forms), default=0)
+            if size:
+                text = f"{text[: end - size]}{ERASED}{text[end:]}"
+        return text
+
+
+def _cuts(text: str) -> list[int]:
+    """Return the places in a text where something was cut off, the last one first."""
+    marked = [found.start() for found in _MARK.finditer(text)]
+    return [*([len(text)] if len(text) in UNMARKED_LENGTHS else []), *reversed(marked)]
+
+
+def _length_of_start(form: str, text: str, end: int) -> int:
+    """Return how many characters of a form, but not all, stand in front of `end`; 0 if fewer than
+    SHORTEST_START.
+    """
+    for size in range(min(len(form) - 1, end), SHORTEST_START - 1, -1):
+        begin = end - size
+        if text.startswith(form[:size], begin) and not re.match(_BOUND, text[begin - 1 : begin]):
+            return size
+    return 0
 
 
 def less(checksum: int, gone: Collection[int]) -> int:

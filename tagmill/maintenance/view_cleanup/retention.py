@@ -25,7 +25,7 @@ from tagmill.quality import docs
 from tagmill.runs import checkpoints
 from tagmill.runs.report_folders import REPORTS, SHARED_REPORTS
 from tagmill.runs.sealed_files import Sealed
-from tagmill.runs.storage import RunFiles
+from tagmill.runs.storage import SLICES, RunFiles
 from tagmill.runs.workspace import Workspace
 
 RUNS_AT_ONCE = 1000
@@ -128,7 +128,7 @@ class Retention:
 
     def _sweep(self, old_audits: list[AuditRow]) -> None:
         """Remove the files of runs that left the ledger, the given audits with their pages, and job reports
-        past retention.
+        and slices of a rekeying past retention.
 
         Files of a run under way stay: it is the newest run, or newer.
         """
@@ -147,6 +147,7 @@ class Retention:
             self.files.remove_folder(audits.folder(self.name, row.audit))
             self.audits.forget(row)
         self.files.remove_older(f"{self.name}/{REPORTS}", self.before)
+        self.files.remove_older_folders(f"{self.name}/{SLICES}", self.before)
         self.files.remove_older(SHARED_REPORTS, self.before_of_all)
 
     def _gone(self, place: str, mark: int) -> Iterator[tuple[str, int]]:

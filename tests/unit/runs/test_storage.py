@@ -84,6 +84,7 @@ WORK = {
     "below": lambda files: files.below("p"),
     "remove": lambda files: files.remove("p/one"),
     "remove_older": lambda files: files.remove_older("p", NOW),
+    "remove_older_folders": lambda files: files.remove_older_folders("p", NOW),
     "remove_folder": lambda files: files.remove_folder("p"),
 }
 

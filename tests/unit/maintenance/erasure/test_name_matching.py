@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tagmill.domain.identifiers import quoted, shortened
 from tagmill.maintenance.erasure.name_matching import ErasedNames, less
 
 ODD = 'it\'s "odd" \\ ünï <b> #17'
@@ -46,6 +47,23 @@ def test_all_of_a_text_but_the_name_stays():
         ErasedNames(["a b", "a"]).masked("run void of a b, a and 'a'; ab stays")
         == "run void of (erased), (erased) and '(erased)'; ab stays"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (shortened("set apart: kept-1, customer-17, x", 27), "set apart: kept-1, (erased)…"),
+        (quoted(["customer-17" * 4]), "'(erased)'…"),
+        (f"{'x' * 392} customer-17"[:400], f"{'x' * 392} (erased)"),
+        ("a custom", "a custom"),
+        ("cus…", "cus…"),
+        ("xcusto…", "xcusto…"),
+    ],
+    ids=["marked", "quoted", "unmarked", "not cut", "too short", "other name"],
+)
+def test_names_are_masked_where_text_was_cut(text, masked):
+    """Mask what is left of a name at the place where a text was cut off."""
+    assert ErasedNames(["customer-17", "customer-17" * 4]).masked(text) == masked
 
 
 def test_less_wraps_at_two_to_64():
