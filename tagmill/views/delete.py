@@ -274,5 +274,6 @@ class _Truncater(_Deleter):
                 f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted "
                 "anew, since events were "
                 f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; "
-                f"tagmill views delete --pipeline {self.name} --offline leaves those and deletes the rest"
+                f"tagmill views delete --pipeline {self.name} --offline leaves those and deletes the rest",
+                pipeline=self.name,
             )

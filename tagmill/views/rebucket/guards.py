@@ -68,9 +68,10 @@ def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines
             )
     newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:
+        builder = workspace.settings.builder(journal) or workspace.name
         raise WorkUnfinished(
-            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build --pipeline "
-            f"{workspace.settings.builder(journal) or workspace.name}"
+            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build --pipeline {builder}",
+            pipeline=builder,
         )
 
 
