@@ -30,6 +30,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.runs import checkpoints
+from tagmill.runs.ledger_comparison import require_up_to_date
 from tagmill.runs.sealed_files import Sealed, all_batches
 from tagmill.runs.workspace import Workspace
 
@@ -204,7 +205,7 @@ class _Pushing:
                     clickhouse.sync_replica(table)
                     found = clickhouse.totals(table, row.batch_id)
                     if found:
-                        unmark(self.ledger, clickhouse, table, run, row)
+                        unmark_known(self.workspace, clickhouse, table, run, row)
                 if not found:
                     checkpoints.reached("push.before_insert")
                     time.sleep(max(0.0, self.pause - time.monotonic()))
@@ -215,7 +216,8 @@ class _Pushing:
                 if not found and not (within and within.rows == 0):
                     # raises if the run was taken over, and the batch voided, while this step slept
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
-                    unmark(self.ledger, clickhouse, table, run, row)  # the next attempt inserts
+                    # Then the next attempt inserts.
+                    unmark_known(self.workspace, clickhouse, table, run, row)
                     raise StoreUnavailable(
                         self._absent(batch, row),
                         pipeline=manifest.pipeline,
@@ -289,6 +291,19 @@ class _Pushing:
             f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline "
             f"{self.manifest.pipeline} --why …"
         )
+
+
+def unmark_known(
+    workspace: Workspace, clickhouse: ClickHouse, table: str, run: RunRow, batch: BatchRow
+) -> None:
+    """Remove the mark that a void left on a batch (unmark), unless the ledger may not know that the void ended.
+
+    Raises LedgerOutdated: ClickHouse has batches of later runs, so the ledger is of an earlier time.
+    """
+    if clickhouse.voided_at(table, batch.batch_id):
+        said = f"Batch {batch.batch_id} of run {run.run} is marked as void, and was not sent"
+        require_up_to_date(workspace, done=said)
+        unmark(workspace.ledger, clickhouse, table, run, batch)
 
 
 def unmark(ledger: Ledger, clickhouse: ClickHouse, table: str, run: RunRow, batch: BatchRow) -> None:

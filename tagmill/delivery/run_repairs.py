@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.dependent_views import despite, require_no_views
-from tagmill.delivery.push import Destination, push_one, unmark
+from tagmill.delivery.push import Destination, push_one, unmark, unmark_known
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, StoreUnavailable, about
@@ -211,6 +211,24 @@ def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
     )
 
 
+def _must_not_be_withdrawn(clickhouse: ClickHouse, row: RunRow, batch: BatchRow, table: str) -> None:
+    """Raise GuardRefused if a delivered batch was withdrawn, which a restored ledger does not know: its events are
+    in another batch.
+    """
+    is_delivered = not row.state.is_open and batch.state == BatchState.IN_CLICKHOUSE
+    if is_delivered and clickhouse.voided_at(table, batch.batch_id):
+        clickhouse.sync_replica(table)
+        if not clickhouse.totals(table, batch.batch_id):
+            raise GuardRefused(
+                f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is marked as void and not in "
+                "ClickHouse: it was withdrawn, and the ledger is of an earlier time. Nothing was changed; what is "
+                f"missing, if anything: tagmill audit --pipeline {row.pipeline}",
+                pipeline=row.pipeline,
+                run=row.run,
+                batch=batch.batch_id,
+            )
+
+
 def send_again(
     workspace: Workspace,
     action: OperatorAction,
@@ -235,13 +253,14 @@ def send_again(
         action.files.open_sealed(sealed.file, sealed.sha256).close()
         views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
     generation, said = batch.generation + 1, f"batch {batch_id} of run {row.run}, pipeline {row.pipeline},"
+    _must_not_be_withdrawn(clickhouse, row, batch, to.table)
     if action.dry_run:
         rows = sum(total.rows for total in clickhouse.totals(to.table, batch_id))
         return (
             f"{said} would be sent again as generation {generation}: its {rows} rows in ClickHouse would be "
             f"removed, its {sealed.rows} sealed rows inserted{despite(views)}. Other batches stay as they are"
         )
-    unmark(ledger, clickhouse, to.table, row, batch)
+    unmark_known(workspace, clickhouse, to.table, row, batch)
     checkpoints.reached("resend.before_delete")
     # A batch that was NEW may have been delivered under this generation while this process slept.
     ledger.current(row.pipeline, row.run, row.fence)

@@ -225,8 +225,8 @@ class RunFiles:
             self.filesystem.move(self.path(relative), self.path(f"{folder}/{name}"))
 
     def remove(self, relative: str) -> None:
-        """Remove one file."""
-        with self._told(relative, "removed"):
+        """Remove one file, if it is there."""
+        with self._told(relative, "removed"), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(relative))
 
     def remove_older(self, relative: str, moment: datetime) -> int:
@@ -234,7 +234,7 @@ class RunFiles:
         listed = self._listed(relative, fs.FileType.File)
         old = [info for info in listed if info.mtime is not None and info.mtime < moment]
         for info in old:
-            with self._told(relative, "cleared"):
+            with self._told(relative, "cleared"), suppress(FileNotFoundError):
                 self.filesystem.delete_file(info.path)
         return len(old)
 

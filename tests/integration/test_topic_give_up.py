@@ -5,11 +5,13 @@ rest.
 import json
 import uuid
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.topics import steps
+from tagmill.delivery.topics.give_up import TopicGiveUp
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState
@@ -18,6 +20,7 @@ from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import shown_first, tagmill
@@ -165,6 +168,31 @@ def test_give_up_topic_next_run_delivers(shop, make, ends):
     one.deliver()
     assert one.products() == list(EVENTS) and one.deliver() == []
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
+@pytest.mark.parametrize(("count", "batches"), [(6, 2), (2, 1)], ids=["second batch", "only batch"])
+def test_give_up_killed_then_delivered_doubles_nothing(shop, count, batches):
+    """Kill a give-up behind the mark of its last batch, deliver that batch, then read everything again."""
+    one = shop(batch_rows=4)
+    for product in range(count):
+        one.send(product)
+    one.sealed()
+    without_lease(one)
+    instants = []
+
+    def reached(instant):
+        instants.append(instant)
+        if instants.count("giveup.marked") == batches:
+            raise Crashed(instant)
+
+    with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
+        TopicGiveUp(one.settings, one.name, OWNER, "tester", "a test").run([])
+    free_lease(one.stack.session, one.name)
+    one.deliver()
+    for product in range(count):
+        one.send(product)  # the producer repeats them
+    one.deliver()
+    assert one.products() == list(range(count))
 
 
 @pytest.mark.parametrize(("make", "ends"), OF_JOURNAL)

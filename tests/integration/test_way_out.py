@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.run_repairs import EVERY_GENERATION
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.domain.timeuuid import from_datetime
@@ -196,8 +197,16 @@ def test_void_killed_leaves_no_mark(delivery):
         assert pipeline.rows() == pipeline.expected()
         assert [clickhouse.voided_at(pipeline.name, UUID(b.batch_id)) for b in (first, second)] == [0, 0]
         clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
-    code, _, wrong = pipeline.tagmill("batches", "resend", second.batch_id, "--run", "1", *WHY)
+    resend = ("batches", "resend", second.batch_id, "--run", "1", *WHY)
+    code, _, wrong = pipeline.tagmill(*resend)
     assert code == 0 and pipeline.rows() == pipeline.expected(), wrong
+    with ClickHouse(
+        pipeline.settings.clickhouse
+    ) as clickhouse:  # as if withdrawn before the ledger was restored
+        clickhouse.void_batch(pipeline.name, UUID(second.batch_id))
+        clickhouse.delete_batch(pipeline.name, UUID(second.batch_id), EVERY_GENERATION)
+    code, _, wrong = pipeline.tagmill(*resend)
+    assert code == 2 and "it was withdrawn" in wrong and len(pipeline.rows()) < len(pipeline.expected())
 
 
 def test_push_altered_row_stops_until_resend(delivery):

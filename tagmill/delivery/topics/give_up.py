@@ -201,6 +201,7 @@ class TopicGiveUp(OperatorAction):
 
         Before that, their ids stop counting as delivered, so nothing depends on the files that hold the ids.
         """
+        ledger.current(row.pipeline, row.run, row.fence)
         self._set_apart(ledger).add(
             Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why
         )

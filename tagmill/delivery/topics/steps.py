@@ -27,7 +27,7 @@ from tagmill.kafka.client import KafkaRecord
 from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
 from tagmill.ledger.dedup import Deduplication, TopicOffsets
 from tagmill.ledger.failures import forget_failures
-from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.same_tables import first_abandon
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
@@ -231,10 +231,19 @@ def close_run(workspace: Workspace, run: int, fence: int) -> TopicManifest:
             with read_back(ledger, pipeline, run, fence):
                 offsets.write(run, {one.topic_partition: one.end for one in manifest.ranges})
             _forget_apart(ledger, keyspace, read_plan(files, row))
+        _count_as_delivered(workspace, batches)
         checkpoints.reached("close.before_end")
         ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
     files.remove_attempts(pipeline, run, but=manifest.attempt)
     return manifest
+
+
+def _count_as_delivered(workspace: Workspace, batches: Iterable[BatchRow]) -> None:
+    """Let the ids of delivered batches count, also of those that a give-up set apart before it was ended."""
+    table = workspace.store(SetApart)
+    delivered = {str(batch.batch_id) for batch in batches if batch.state == BatchState.IN_CLICKHOUSE}
+    for item in delivered.intersection(table.items(Kind.BATCH)):
+        table.remove(Kind.BATCH, item)
 
 
 def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:

@@ -32,7 +32,9 @@ class ErasedNames:
         """Return True if the text names one of the persistence ids, or has a word that is spelled like
         one.
         """
-        return any(form in text and _pattern(form).search(text) for form in self._forms)
+        return any(form in text and _pattern(form).search(text) for form in self._forms) or (
+            CUT in text and self._with_starts_masked(text) != text
+        )
 
     def are_in_json(self, text: str) -> bool:
         """Return True if a JSON document names one in a key or a value.

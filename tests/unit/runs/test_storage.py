@@ -73,6 +73,11 @@ def test_column_is_added_up_without_nulls(tmp_path: Path) -> None:
     assert (files.total("x", "n"), files.total("y", "n")) == (2**40 - 2, 0)
 
 
+def test_removing_what_another_removed_is_no_error(tmp_path: Path) -> None:
+    """Reports and traces are of no pipeline alone: two cleanups may list the same file."""
+    RunFiles(str(tmp_path)).remove("all/reports/gone.json")
+
+
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 WORK = {
     "write": lambda files: files.write("p/one", b"x"),

@@ -62,8 +62,10 @@ def test_all_of_a_text_but_the_name_stays():
     ids=["marked", "quoted", "unmarked", "not cut", "too short", "other name"],
 )
 def test_names_are_masked_where_text_was_cut(text, masked):
-    """Mask what is left of a name at the place where a text was cut off."""
-    assert ErasedNames(["customer-17", "customer-17" * 4]).masked(text) == masked
+    """Mask what is left of a name at the place where a text was cut off; a file with such a mark names it."""
+    names = ErasedNames(["customer-17", "customer-17" * 4])
+    assert names.masked(text) == masked
+    assert names.are_in_json(text) is ("…" in text and text != masked)
 
 
 def test_less_wraps_at_two_to_64():
