@@ -372,7 +372,6 @@ class _Repair:
             except GuardRefused as refused:
                 self._leave(Kind.DUPLICATED_IN_CLICKHOUSE, str(refused), f"batch {batch}", one.batch.rows)
                 continue
-            checkpoints.reached("repair.taken_out")
             done.append(batch)
         return done
 

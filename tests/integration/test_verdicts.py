@@ -341,6 +341,19 @@ def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
     assert code == 2 and err.startswith("error: ")
 
 
+def test_rows_before_a_tags_start_wait_for_nothing(case):
+    """Start a tag within the view's history: what is before is another's, and a check can be green."""
+    start = BEGIN + timedelta(hours=1)
+    one = case(start_from={"t": start.isoformat()}, first_seen="assume_first")
+    one.journal.view(
+        events("a", range(1, 4), start - timedelta(seconds=2), "t")
+    )  # the last one is at the start
+    one.journal.view(events("b", range(1, 4), BEGIN, "t") + events("c", range(1, 4), start, "t"))
+    one.deliver()
+    code, (verdict,) = one.say("check")
+    assert code == 0 and verdict.startswith("exactly once"), verdict
+
+
 def test_held_rows_same_number_everywhere(case):
     """Compare the held rows in a run's table, its message, `status` and the view, also if look-back reads
     them again.

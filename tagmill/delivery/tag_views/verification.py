@@ -13,12 +13,13 @@ from tagmill.delivery.batch_verification import Finding, differences, runs_with_
 from tagmill.delivery.destination_retention import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
+from tagmill.delivery.tag_views.look_back import part_of
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain import clock, identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError, about_pipeline
-from tagmill.journal.tag_view_reader import Views
+from tagmill.journal.tag_view_reader import END_OF_TIME, Views
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
@@ -136,11 +137,16 @@ def _held(
 
 
 def _in_view(workspace: Workspace) -> dict[str, int]:
+    """Return by tag how many rows the view has from the tag's start on."""
     chosen = workspace.pipeline
     buckets = Views(workspace.cassandra, chosen.journal).buckets(chosen.tags)
-    return _counted(
-        workspace.ledger, chosen, [(tag, bucket, None, None) for tag in buckets for bucket in buckets[tag]]
-    )
+    parts: list[Part] = [
+        (tag, bucket, part.after, None)
+        for tag in buckets
+        for bucket in buckets[tag]
+        if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, END_OF_TIME))
+    ]
+    return _counted(workspace.ledger, chosen, parts)
 
 
 def _unread(workspace: Workspace, marks: Mapping[str, Watermark]) -> dict[str, int]:

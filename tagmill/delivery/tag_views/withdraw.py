@@ -243,16 +243,32 @@ class ViewPlaces:
         self.moved = 0
 
     def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:
-        """Yield each event under the number that it was delivered with, and under the view's present number
-        if its row has moved.
+        """Yield each event under the view's present number, and if its row has moved, also the event that has
+        its former number by now: readers may have taken that for delivered.
         """
         for rows in parts:
             for event, there in zip(*self._looked_up(rows), strict=True):
                 if not there:
                     now = self._elsewhere(event)
-                    yield replace(event, timebucket=now.timebucket)
+                    yield self._successor(event, now)
                     event = now
                 yield event
+
+    def _successor(self, event: Event, now: Event) -> Event:
+        """Return the event that has the former number of a moved event, if it is near one of its places; else
+        the moved event under that number.
+        """
+        near = (bucket + step for bucket in (event.timebucket, now.timebucket) for step in self._neighbours)
+        for number, sequence_nr, offset in self.views.numbers(
+            event.tag, event.persistence_id, sorted(set(near))
+        ):
+            if number == event.number and sequence_nr is not None:
+                return replace(event, sequence_nr=sequence_nr, timebucket=self.size.start(ticks_of(offset)))
+        return replace(event, timebucket=now.timebucket)
+
+    @property
+    def _neighbours(self) -> tuple[int, int, int]:
+        return -self.size.milliseconds, 0, self.size.milliseconds
 
     def _looked_up(self, rows: list[dict[str, Any]]) -> tuple[list[Event], list[bool]]:
         """Return the events, and for each whether the view has it in the bucket it was read from or that of

@@ -1,16 +1,23 @@
 """Which batches can be withdrawn, and which events a withdrawal delivers again."""
 
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmill.delivery.tag_views.withdraw import Event, undelivered, withdrawable
+from tagmill.delivery.tag_views.withdraw import Event, ViewPlaces, undelivered, withdrawable
 from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.continuity.model import Gap
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
 from tagmill.errors import GuardRefused
 from tagmill.ledger.runs import RunRow
 from tests.support.errors import raises
+from tests.support.events import offset_at
 from tests.unit.delivery.tag_views.ledger_rows import batch_row, run_row
 
 
@@ -34,6 +41,35 @@ def test_withdrawable_refuses(row: RunRow | None, state: BatchState, number: int
     about = {"pipeline": "p", "run": 3, "batch": str(UUID(int=number))}
     with raises(GuardRefused, match=message, **about):
         withdrawable("p", 3, UUID(int=number), row, [batch_row(1, state)])
+
+
+class RenumberedView:
+    """A view whose numbers went down by one since they were delivered, all in one bucket."""
+
+    def sequence_nrs(self, keys: Any) -> Iterator[int | None]:
+        return (None for _ in keys)
+
+    def journal_events(self, tag: str, persistence_id: str, gap: Gap, limit: int) -> list[Any]:
+        number = gap.after_sequence_nr + 1
+        return [SimpleNamespace(sequence_nr=number, offset=offset_at(number))]
+
+    def numbers_at(self, tag: str, bucket: int, offset: UUID, persistence_id: str) -> list[tuple[int, int]]:
+        return [(ticks(offset), ticks(offset))]
+
+    def numbers(self, tag: str, persistence_id: str, buckets: Any) -> Iterator[tuple[int, int, UUID]]:
+        return ((number, number, offset_at(number)) for number in range(1, 5))
+
+
+def test_numbers_of_other_delivered_events_stay_delivered() -> None:
+    """Withdraw the first two of four events after all were numbered one lower: the third one's number is not noted."""
+    row = {"tag": "t", "persistence_id": "p", "timebucket": 0}
+    rows = [
+        row | {"sequence_nr": nr, "tag_pid_sequence_nr": nr + 1, "offset": str(offset_at(nr))}
+        for nr in (1, 2)
+    ]
+    places = ViewPlaces(RenumberedView(), BucketSize.HOUR, "batch 1")  # type: ignore[arg-type]
+    noted = undelivered(places.of([rows]), {("t", "p", 3), ("t", "p", 4)})
+    assert {number for _, number in noted} == {1, 2}
 
 
 EVENTS = st.builds(
