@@ -253,7 +253,8 @@ class JobOperator(SparkSubmitOperator):
         )
         secrets = connections.spark_environment(settings, *self.stores)
         conf = spark_conf(settings, few_rows=few_rows)
-        self.conf = _without_master(public(conf))
+        shown = public(conf)
+        self.conf = _without_master(shown)
         hook = self._new_hook(settings, secrets, own)
         if hook.deploy_mode != "cluster":
             self.conf = _without_master(public(spark_conf(settings, own.path, few_rows=few_rows)))
@@ -272,7 +273,7 @@ class JobOperator(SparkSubmitOperator):
             )
         shared = Path(arguments[-1]).with_suffix(".arguments")
         file = own.path / "secrets.properties"
-        secret_conf = {key: value for key, value in conf.items() if key not in public(conf)}
+        secret_conf = {key: value for key, value in conf.items() if key not in shown}
         with private_file(file) as stream:
             stream.write(properties(driver_variables(hook.master, secrets) | secret_conf))
         try:

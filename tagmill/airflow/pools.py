@@ -6,14 +6,14 @@ the warnings of DAGs are asked for.
 """
 
 import logging
-import shlex
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
 from tagmill.airflow.factory import KINDS
+from tagmill.config.airflow import creating_pools
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -36,11 +36,6 @@ def existing(session: "Session") -> set[str]:
     from sqlalchemy import select
 
     return set(session.scalars(select(Pool.pool)))
-
-
-def cure(pools: Iterable[str]) -> str:
-    """Return the commands that create pools."""
-    return "; ".join(f'airflow pools set {shlex.quote(name)} 1 "tagmill"' for name in pools)
 
 
 @hookimpl
@@ -75,7 +70,7 @@ def on_dag_run_running(dag_run: Any, msg: str) -> None:
             ", ".join(absent),
             ", ".join(sorted(task.task_id for task in moved)),
             Pool.DEFAULT_POOL_NAME,
-            cure(absent),
+            creating_pools(absent),
         )
 
 
@@ -130,7 +125,7 @@ def record_warnings(session: "Session") -> None:
     for dag_id in sorted(dag_id for dag_id, of_dag in tags.items() if is_ours(dag_id, of_dag)):
         dag = SerializedDagModel.get_dag(dag_id, session=session)
         absent = sorted({task.pool for task in dag.tasks} - known) if dag is not None else []
-        text = f"no pool {', '.join(absent)}: runs that begin now use the default pool. Create it: {cure(absent)}"
+        text = f"no pool {', '.join(absent)}: runs that begin now use the default pool. Create it: {creating_pools(absent)}"
         row = recorded.get(dag_id)
         if not absent:
             if row is not None:

@@ -141,11 +141,11 @@ def _show_outcome(done: Outcome) -> None:
     from tagmill.audit.repair import preview
 
     for repaired in done.repairs:
-        out.print(repaired.message, markup=False)
+        out.print(repaired.message)
         _show_left(repaired)
     _show(done)
     if done.dry_run:
-        out.print(preview(done), markup=False)
+        out.print(preview(done))
 
 
 def _show_left(done: RepairReport) -> None:
@@ -159,7 +159,7 @@ def _show(made: AuditReport) -> None:
 
     show([_line(line) for line in made.tags], TAG_COLUMNS, as_json=False)
     for warning in made.warnings:
-        out.print(f"warning: {warning}", markup=False)
+        out.print(f"warning: {warning}")
     if made.buckets:
         shown = made.buckets[:SHOWN_BUCKETS]
         show(
@@ -171,7 +171,7 @@ def _show(made: AuditReport) -> None:
     if made.named:
         rows = [{**named.model_dump(), "kind": named.kind.value} for named in made.named]
         show(rows, FINDING_COLUMNS, as_json=False, title="The first findings of each kind:")
-    out.print(f"{message(made)}. See {made.docs}", markup=False)
+    out.print(f"{message(made)}. See {made.docs}")
 
 
 def _line(line: Any) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _show(done: dict[str, Any]) -> None:
             title="Partitions that stay:",
         )
     for warning in done["warnings"]:
-        out.print(f"warning: {warning}", markup=False)
-    out.print(done["message"], markup=False)
+        out.print(f"warning: {warning}")
+    out.print(done["message"])
     if done["more"]:
-        out.print("there is more: the next cleanup goes on", markup=False)
+        out.print("there is more: the next cleanup goes on")

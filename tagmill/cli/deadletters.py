@@ -62,7 +62,7 @@ def list_letters(
     if rows:
         show(rows, COLUMNS, as_json=False)
     else:
-        out.print(f"{pipeline} has no dead letters", markup=False)
+        out.print(f"{pipeline} has no dead letters")
 
 
 def _row(letter: "DeadLetter") -> dict[str, Any]:

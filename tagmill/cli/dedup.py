@@ -49,5 +49,5 @@ def expire(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_jso
 
 def _show(done: Any) -> None:
     for example in getattr(done, "examples", ()):
-        out.print(example, markup=False)
-    out.print(done.message, markup=False)
+        out.print(example)
+    out.print(done.message)

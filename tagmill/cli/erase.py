@@ -136,7 +136,7 @@ def _show(done: dict[str, Any]) -> None:
     lines = [{"place": place.replace("_", " "), "count": count} for place, count in done["counts"].items()]
     show(lines, ("place", "count"), as_json=False)
     if done["unknown_ids"]:
-        out.print(f"unknown: {quoted(done['unknown_ids'], done['unknown'])}", markup=False)
+        out.print(f"unknown: {quoted(done['unknown_ids'], done['unknown'])}")
     for warning in done["warnings"]:
-        out.print(f"warning: {warning}", markup=False)
-    out.print(done["message"], markup=False)
+        out.print(f"warning: {warning}")
+    out.print(done["message"])

@@ -24,13 +24,13 @@ def explain(pipeline: Pipeline, as_json: AsJson = False) -> None:
         print(found.model_dump_json())
     else:
         for sentence in found.sentences:
-            out.print(sentence, markup=False)
+            out.print(sentence)
         if found.reads:
             columns = ["source", "begin", "end", "new"]
             columns += [name for name in ("again", "held") if any(getattr(one, name) for one in found.reads)]
             show([one.model_dump() for one in found.reads], columns, as_json=False)
         for stop in found.stops:
-            err.print(f"would stop: {stop}", markup=False)
+            err.print(f"would stop: {stop}")
     if found.stops:
         raise typer.Exit(3)
 

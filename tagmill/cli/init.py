@@ -114,7 +114,7 @@ def _asking(yes: bool) -> "Ask":
             answer = str(typer.prompt(f"{question.text}{choices}", default=question.proposal)).strip()
             if answer and (not question.choices or answer in question.choices):
                 return answer
-            err.print(f"{answer!r} is none of {', '.join(question.choices)}", markup=False)
+            err.print(f"{answer!r} is none of {', '.join(question.choices)}")
 
     return ask
 
@@ -126,11 +126,11 @@ def _show(draft: "Draft", written: list[Path], username: str | None) -> None:
         ("not told by the servers, so check it", draft.not_told),
     ):
         for line in lines:
-            out.print(f"{heading}: {line}", markup=False)
-    out.print(f"written: {', '.join(map(str, written))}", markup=False)
+            out.print(f"{heading}: {line}")
+    out.print(f"written: {', '.join(map(str, written))}")
     config = "" if written[0] == Path("tagmill.toml") else f"--config {shlex.quote(str(written[0]))} "
     out.print("next:")
     if username:
-        out.print(f"  export TAGMILL_CASSANDRA__USERNAME={shlex.quote(username)}", markup=False)
+        out.print(f"  export TAGMILL_CASSANDRA__USERNAME={shlex.quote(username)}")
     for command in draft.commands:
-        out.print(f"  tagmill {config}{command}", markup=False)
+        out.print(f"  tagmill {config}{command}")

@@ -130,11 +130,9 @@ def _show(done: dict[str, Any]) -> None:
             title="The first that were refused, and left as they are:",
         )
     if done["unknown_ids"]:
-        out.print(f"not in the journal: {quoted(done['unknown_ids'], done['unknown'])}", markup=False)
+        out.print(f"not in the journal: {quoted(done['unknown_ids'], done['unknown'])}")
     for warning in done["warnings"]:
-        out.print(f"warning: {warning}", markup=False)
-    out.print(done["message"], markup=False)
+        out.print(f"warning: {warning}")
+    out.print(done["message"])
     if done["refused"]:
-        err.print(
-            f"{done['refused']} of {done['persistence_ids']} persistence ids were refused", markup=False
-        )
+        err.print(f"{done['refused']} of {done['persistence_ids']} persistence ids were refused")

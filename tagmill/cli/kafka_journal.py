@@ -31,8 +31,8 @@ def replicate(pipeline: Pipeline, parameters: ReplicateParameters, as_json: AsJs
     if done.ranges:
         show([one.model_dump() for one in done.ranges], ("topic", "partition", "first", "end"), as_json=False)
     for warning in done.warnings:
-        out.print(f"warning: {warning}", markup=False)
-    out.print(done.message, markup=False)
+        out.print(f"warning: {warning}")
+    out.print(done.message)
 
 
 @app.command()
@@ -49,7 +49,7 @@ def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
     show([one.model_dump() for one in found], columns, as_json=as_json)
     if not as_json:
         for problem in dict.fromkeys(one.problem for one in found if one.problem):
-            out.print(f"problem: {problem}. The next replication says what to do", markup=False)
+            out.print(f"problem: {problem}. The next replication says what to do")
 
 
 @app.command("purge-expired")
@@ -73,8 +73,8 @@ def purge_expired(
 
 def _show_purged(done: Any) -> None:
     for example in done.examples:
-        out.print(example, markup=False)
-    out.print(done.message, markup=False)
+        out.print(example)
+    out.print(done.message)
 
 
 @app.command()
@@ -102,7 +102,7 @@ def head(
         print(json.dumps([one.model_dump(mode="json") for one in found]))
         return
     if not found:
-        out.print(f"{pipeline} knows no id {key!r}", markup=False)
+        out.print(f"{pipeline} knows no id {key!r}")
         raise typer.Exit(1)
     columns = ("topic", "seq_nr", "delete_to", "created", "updated", "expire_on", "unreplicated")
     show([one.model_dump() for one in found], columns, as_json=False)
@@ -120,5 +120,4 @@ def head(
             f"{one.topic}: sequence numbers skip, and after {seconds:g} s Cassandra's events were looked "
             f"for up to {one.looked_to}. "
             f"Those between that and {one.seq_nr} are not shown: --seconds",
-            markup=False,
         )

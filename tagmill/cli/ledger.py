@@ -73,5 +73,5 @@ def restore(
 
 def _show(restored: Restored) -> None:
     for example in restored.examples:
-        out.print(example, markup=False)
-    out.print(restored.message, markup=False)
+        out.print(example)
+    out.print(restored.message)

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import tagmill
+from tagmill.cli.shared import to_the_letter
 from tagmill.errors import ConfigurationError, TagmillError
 
 app = typer.Typer(
     help="Start and stop the one-machine stack: Cassandra, Kafka, ClickHouse, Airflow.",
     no_args_is_help=True,
 )
-console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+console = to_the_letter()
 
 Home = Annotated[
     Path | None, typer.Option(help="Folder of the stack; default: $TAGMILL_HOME, else build/local.")

@@ -118,7 +118,7 @@ def apply_schema() -> None:
     configured = settings()
     for apply in (tables.apply, destination_table.apply):
         for name in apply(configured):
-            out.print(f"in place: {name}", markup=False)
+            out.print(f"in place: {name}")
 
 
 @schema.command("diff")
@@ -138,9 +138,9 @@ def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
         show(found["columns"], ("column", "there", "configured", "what"), as_json=False)
     else:
         there = "has the columns that are configured" if found["exists"] else "is not there yet"
-        out.print(f"pipeline {pipeline}: its table {there}", markup=False)
+        out.print(f"pipeline {pipeline}: its table {there}")
     if found["unmapped"]:
-        out.print(f"in the payload only: {', '.join(found['unmapped'])}", markup=False)
+        out.print(f"in the payload only: {', '.join(found['unmapped'])}")
 
 
 def main() -> None:

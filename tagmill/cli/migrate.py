@@ -48,4 +48,4 @@ def _show(done: MigrationReport) -> None:
             as_json=False,
             title="Dropped, or to be dropped:",
         )
-    out.print(done.message, markup=False)
+    out.print(done.message)

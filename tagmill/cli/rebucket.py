@@ -58,9 +58,9 @@ def _show(done: dict[str, Any]) -> None:
     if done["tags"]:
         show(done["tags"], REBUCKETED, as_json=False)
     for warning in done["warnings"]:
-        out.print(f"warning: {warning}", markup=False)
+        out.print(f"warning: {warning}")
     for row in done.get("removed", []):
-        out.print(f"removed from the new table, the old one has it no longer: {row}", markup=False)
-    out.print(done["message"], markup=False)
+        out.print(f"removed from the new table, the old one has it no longer: {row}")
+    out.print(done["message"])
     for line in done["lines"]:
-        out.print(line, markup=False)
+        out.print(line)

@@ -127,22 +127,22 @@ def _show_runs(configured: Settings, pipeline: str, runs: list[dict[str, Any]], 
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
         return
     for run in runs:
-        out.print(run["message"], markup=False)
+        out.print(run["message"])
     if not runs:
-        out.print(f"pipeline {pipeline}: nothing to do", markup=False)
+        out.print(f"pipeline {pipeline}: nothing to do")
         return
     judged = lines_of([pipeline], lambda name: tag_table(configured, name, count_view=False, verify=False))
     verdicts = {line.get("tag"): line["verdict"] for line in judged}
     lines = [{**line, "verdict": verdicts.get(line["tag"]) or verdicts.get(None, "")} for line in _sums(runs)]
     show(lines, ("tag", "delivered", "late", "dropped", "held", "verdict"), as_json=False)
-    out.print(f"quality report: {runs[-1]['docs']}", markup=False)
+    out.print(f"quality report: {runs[-1]['docs']}")
 
 
 def _print_verdict_of_topic(configured: Settings, pipeline: str) -> None:
     from tagmill.delivery.topics.status import topic_line
 
     (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])
-    out.print(f"pipeline {pipeline}: {line['verdict']}", markup=False)
+    out.print(f"pipeline {pipeline}: {line['verdict']}")
 
 
 @app.command()

@@ -154,7 +154,7 @@ def one_line() -> Iterator[None]:
 
 
 def _ended(error: TagmillError) -> typer.Exit:
-    err.print(f"error: {error.line}", markup=False)
+    err.print(f"error: {error.line}")
     return typer.Exit(error.exit_code)
 
 
@@ -304,7 +304,7 @@ def decide(
     def display(said: str | list[str]) -> None:
         shown.append(said)
         for line in [said] if isinstance(said, str) else said:
-            out.print(line, markup=False)
+            out.print(line)
 
     def ask_until_it_holds(question: str, yes: bool) -> None:
         ask(question, yes)

@@ -129,7 +129,7 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     if wrong := [row for row in (*rows, *streams) if level_of(row) > Level.APART]:
         kinds = " and ".join(name for name, lines in (("tags", rows), ("topics", streams)) if lines)
         done = "replicated" if pipeline in configured.kafka_journals else "delivered exactly once"
-        err.print(f"{len(wrong)} of {len(rows) + len(streams)} {kinds} are not {done}", markup=False)
+        err.print(f"{len(wrong)} of {len(rows) + len(streams)} {kinds} are not {done}")
     end([*rows, *streams], worst=Level.APART)
 
 

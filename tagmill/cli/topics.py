@@ -55,8 +55,8 @@ def shown(pipeline: str, runs: list[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
         return
     for warning in dict.fromkeys(text for run in runs for text in run["warnings"]):
-        out.print(f"warning: {warning}", markup=False)
+        out.print(f"warning: {warning}")
     if runs:
         show(runs, COLUMNS, as_json=False)
     else:
-        out.print(f"pipeline {pipeline}: nothing to do", markup=False)
+        out.print(f"pipeline {pipeline}: nothing to do")

@@ -63,12 +63,11 @@ def build(pipeline: Pipeline, parameters: BuildParameters, as_json: AsJson = Fal
     if as_json:
         print(json.dumps(built, default=str))
         return
-    out.print(built["message"], markup=False)
+    out.print(built["message"])
     if built["before_first_time_bucket"]:
         out.print(
             f"{built['before_first_time_bucket']} rows are older than first_time_bucket: readers don't "
             "look there",
-            markup=False,
         )
     if built["examples"]:
         show(
@@ -167,7 +166,7 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json:
         pipeline,
         NoParameters(),
         f"Add what all_persistence_ids lacks, pipeline {pipeline}?",
-        lambda done: out.print(done.message, markup=False),
+        lambda done: out.print(done.message),
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -183,7 +182,7 @@ def _words(selection: SelectionParameters) -> str:
 
 def _show_done(done: ViewReport) -> None:
     show_view(done)
-    out.print(done.message, markup=False)
+    out.print(done.message)
 
 
 def show_view(done: ViewReport) -> None:

@@ -1,6 +1,8 @@
 """How DAGs look and behave in Airflow: for all pipelines in `[airflow]`, for one in `[pipelines.NAME.airflow]`."""
 
 import re
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,11 @@ IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 ImportPath = Annotated[str, Field(pattern=f"^{IMPORT_PATH}$")]
 # Arguments of notifiers that are secrets.
 SECRET_ARGUMENT = re.compile(r"password|secret|token|(api|access|integration|private)_?key", re.IGNORECASE)
+
+
+def creating_pools(pools: Iterable[str]) -> str:
+    """Return the commands that create pools of Airflow."""
+    return "; ".join(f'airflow pools set {shlex.quote(name)} 1 "tagmill"' for name in pools)
 
 
 class Notifier(Section):

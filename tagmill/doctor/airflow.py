@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tagmill.config.airflow import creating_pools
 from tagmill.config.settings import CONFIG_VARIABLE
 from tagmill.doctor.model import Findings, fine, not_checked, warning, wrong
 
@@ -41,8 +41,8 @@ def examine(file: Path) -> Findings:
         yield not_checked(CONNECTIONS, str(error), CURE)
         return
     if missing := told["missing_pools"]:
-        cure = "; ".join(f'airflow pools set {shlex.quote(name)} 1 "tagmill"' for name in missing)
-        yield warning(POOLS, f"no pool {', '.join(missing)}: tasks run in the default pool", cure)
+        said = f"no pool {', '.join(missing)}: tasks run in the default pool"
+        yield warning(POOLS, said, creating_pools(missing))
     else:
         yield fine(POOLS, ", ".join(f"{name} ({slots} slots)" for name, slots in told["pools"].items()))
     if told["error"]:

@@ -116,7 +116,7 @@ def _spark(environment: Path | None) -> tuple[Finding, str]:
     """Look for Spark in this Python; Airflow's starts jobs in an environment of their own. Return its version, too:
     the one that a plain installation has if it isn't known.
     """
-    check, unknown = "spark-submit", USUAL_SPARK
+    check = "spark-submit"
     if find_spec("pyspark") is not None:
         with suppress(PackageNotFoundError):
             pyspark = version("pyspark")
@@ -126,18 +126,18 @@ def _spark(environment: Path | None) -> tuple[Finding, str]:
     try:
         folder = job_environment.find(environment)
     except TagmillError as error:
-        return wrong(check, said_of(error), cure), unknown
+        return wrong(check, said_of(error), cure), USUAL_SPARK
     if folder is not None:
         return _environment(check, folder, cure)
     home = os.environ.get("SPARK_HOME")
     submit = shutil.which("spark-submit") or (home and shutil.which("spark-submit", path=f"{home}/bin"))
     if submit:
-        return fine(check, f"{submit}; commands that need Spark run in its own Python"), unknown
+        return fine(check, f"{submit}; commands that need Spark run in its own Python"), USUAL_SPARK
     missing = (
         f"no pyspark is in this Python or in {job_environment.DEFAULT}, and no spark-submit on PATH or below "
         "SPARK_HOME"
     )
-    return wrong(check, missing, cure), unknown
+    return wrong(check, missing, cure), USUAL_SPARK
 
 
 def _for_python(finding: Finding, python: tuple[int, ...], pyspark: str) -> Finding:

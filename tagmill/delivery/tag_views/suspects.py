@@ -127,13 +127,7 @@ def is_delivered() -> Column:
     A number in or below an interval that was never delivered is left to the rules.
     """
     last_missing = F.coalesce(F.substring_index("known_missing", "-", -1).cast("bigint"), F.lit(0))
-    return (
-        F.col("known_number").isNotNull()
-        & (F.col("tag_pid_sequence_nr") <= F.col("known_number"))
-        & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
-        & (F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0)))
-        & ~is_in_doubt()
-    )
+    return _is_passed() & (F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0)))
 
 
 def was_delivered() -> Column:
@@ -146,12 +140,15 @@ def was_delivered() -> Column:
             F.substring_index(part, "-", 1).cast("bigint"), F.substring_index(part, "-", -1).cast("bigint")
         ),
     )
+    return _is_passed() & (number >= 1) & ~is_missing
+
+
+def _is_passed() -> Column:
+    """Return, over key rows with progress, whether progress has passed a row that is not in doubt."""
     return (
         F.col("known_number").isNotNull()
-        & (number >= 1)
-        & (number <= F.col("known_number"))
+        & (F.col("tag_pid_sequence_nr") <= F.col("known_number"))
         & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
-        & ~is_missing
         & ~is_in_doubt()
     )
 
