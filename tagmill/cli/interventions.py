@@ -193,9 +193,10 @@ def withdraw(
     """Remove a batch from ClickHouse for good.
 
     Its events are noted as undelivered; when they are read again, they are delivered, flagged late.
-    Of a VOIDED batch that ClickHouse has again after a restore, only the rows are removed.
+    Of a VOIDED batch that ClickHouse has again after a restore, only the rows are removed; of a topic or a Kafka
+    Journal that is the only use.
     """
-    action = partial(interventions, pipeline, why, despite_views=despite_views)
+    action = partial(ways_out, pipeline, why, despite_views=despite_views)
     decide(
         f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?",
         lambda look: action(look).withdraw(batch_id, run),

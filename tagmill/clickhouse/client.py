@@ -269,8 +269,8 @@ class ClickHouse(Borrower[_Connection]):
         return found
 
     def events_only_in(self, table: str, batch_id: UUID) -> int:
-        """Count the events of a batch of tag views that the table has in no other batch."""
-        event = "`tag`, `persistence_id`, `sequence_nr`"
+        """Count the events of a batch that the table has in no other batch."""
+        event = ", ".join(map(identifiers.sql, self.layout.identity))
         of_batch = f"SELECT {event} FROM {identifiers.sql(table)} WHERE `batch_id` = {{batch:UUID}}"
         ((count,),) = self.rows(
             "SELECT countIf(others = 0) FROM "

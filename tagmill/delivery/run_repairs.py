@@ -192,6 +192,52 @@ def take_out(clickhouse: ClickHouse, table: str, batch_id: UUID) -> bool:
     return not clickhouse.totals(table, batch_id)
 
 
+def take_out_voided(
+    workspace: Workspace,
+    action: OperatorAction,
+    clickhouse: ClickHouse,
+    table: str,
+    run: int,
+    batch_id: UUID,
+    *,
+    despite_views: bool,
+) -> str:
+    """Remove the rows of a VOIDED batch that a restored ClickHouse has again; return a sentence that says so.
+
+    Other batches have the events. Raises GuardRefused if one of them is in no other batch, or the batch is not
+    VOIDED, StoreUnavailable if ClickHouse still has rows of the batch.
+    """
+    ledger, name = workspace.ledger, workspace.name
+    said = f"batch {batch_id} of run {run}, pipeline {name},"
+    _, batch = batch_of(ledger, name, run, batch_id)
+    with about(pipeline=name, run=run, batch=batch_id):
+        if batch.state != BatchState.VOIDED:
+            raise GuardRefused(f"{said} is {batch.state}. Its rows stay")
+        clickhouse.sync_replica(table)
+        rows = sum(total.rows for total in clickhouse.totals(table, batch_id))
+        if alone := clickhouse.events_only_in(table, batch_id):
+            raise GuardRefused(
+                f"{said} is VOIDED, and ClickHouse has {alone} of its {rows} events in no other batch. Its rows "
+                "stay; first send again the batches that lack rows (tagmill batches resend), and deliver: "
+                f"tagmill check --pipeline {name}",
+                pipeline=name,
+            )
+        views = despite(
+            require_no_views(clickhouse, table, f"{said} is not taken out", despite_views=despite_views)
+        )
+        if not action.dry_run:
+            if not take_out(clickhouse, table, batch_id):
+                raise StoreUnavailable(
+                    f"{said} is VOIDED and still in ClickHouse. Run the same command again"
+                )
+            what = f"batches withdraw {batch_id}: VOIDED, rows removed{views}"
+            ledger.record_intervention(name, run, action.who, what, action.why)
+    return (
+        f"{said} is VOIDED; its {rows} rows {action.be('are')} removed from ClickHouse{views}. Progress and other "
+        "batches stay as they are"
+    )
+
+
 def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
     """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows
     in its table.

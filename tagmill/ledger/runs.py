@@ -160,6 +160,16 @@ class Ledger:
         newest = self.run(pipeline, self.last_run(pipeline))
         return newest if newest and newest.state.is_open else None
 
+    def require_none_open(self, pipeline: str, untouched: str = "Nothing was changed") -> None:
+        """Raise WorkUnfinished while a run has to be finished first; `untouched` says what was left undone."""
+        if row := self.open_run(pipeline):
+            raise WorkUnfinished(
+                f"run {row.run} of pipeline {pipeline} is not finished ({row.state}). {untouched}; first: "
+                f"tagmill run deliver --pipeline {pipeline}",
+                pipeline=pipeline,
+                run=row.run,
+            )
+
     def free_number(self, pipeline: str) -> int:
         """Return the number that a run planned now will have; ask for it before reading anything else for the
         plan.

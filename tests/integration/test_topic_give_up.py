@@ -6,6 +6,7 @@ import json
 import uuid
 from pathlib import Path
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
@@ -358,3 +359,35 @@ def test_give_up_topic_killed_can_be_repeated(shop):
     given_up(one)
     one.deliver()
     assert one.products() == list(EVENTS)
+
+
+@pytest.mark.parametrize("kind", ["topic", "journal"])
+def test_voided_batch_of_restore_is_taken_out(request, kind):
+    """Put a VOIDED batch back into ClickHouse, as a restore does: once its events are delivered again, it can be taken
+    out.
+    """
+    one = request.getfixturevalue("journal_shop") if kind == "journal" else request.getfixturevalue("shop")()
+    if kind == "topic":
+        for product in EVENTS:
+            one.send(product)
+    run = one.sealed()["run"]
+    old = manifest(one).batches[0]
+    content = RunFiles(one.settings.storage.root).read(old.file)
+    given_up(one)
+    withdraw = ("batches", "withdraw", old.batch_id, "--run", str(run), "--pipeline", one.name, *WHY)
+
+    def come_back():
+        with ClickHouse(one.settings.clickhouse, layout(one.settings.stream(one.name))) as there:
+            there.command(f"TRUNCATE TABLE `{one.name}_voided`")
+            there.insert_batch(one.name, UUID(old.batch_id), 9, content)
+
+    come_back()
+    code, _, refused = tagmill(one.file, *withdraw)
+    assert code == 2 and f"{old.rows} of its {old.rows} events in no other batch. Its rows stay" in refused
+    one.deliver()
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
+    code, said, refused = shown_first(one.file, *withdraw)
+    assert code == 0 and f"its {old.rows} rows are removed from ClickHouse" in said, refused
+    ids = one.products() if kind == "topic" else [number for _, number in one.rows("id, seq_nr")]
+    assert ids == list(EVENTS) and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0

@@ -27,7 +27,7 @@ from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.continuity.noted import with_delivered
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished
+from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
@@ -91,14 +91,7 @@ class GiveUp(OperatorAction):
         """Release a persistence_id that was set apart, so that runs judge it again."""
         with self.at_work() as workspace:
             ledger = workspace.ledger
-            if row := ledger.open_run(self.name):
-                raise WorkUnfinished(
-                    f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
-                    "changed; first: "
-                    f"tagmill run deliver --pipeline {self.name}",
-                    pipeline=self.name,
-                    run=row.run,
-                )
+            ledger.require_none_open(self.name)
             hold = ledger.delivered.hold(self.name, tag, persistence_id)
             if hold is None or hold.reason != Reason.SET_APART:
                 raise GuardRefused(

@@ -20,7 +20,7 @@ from tagmill.delivery.run_repairs import (
     require_not_closing,
     run_in,
     send_again,
-    take_out,
+    take_out_voided,
     void_waiting,
 )
 from tagmill.delivery.tag_views import stops, withdraw
@@ -34,7 +34,7 @@ from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Progress, Reason
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
-from tagmill.errors import GuardRefused, SealedFileDamaged, StoreUnavailable, WorkUnfinished, about
+from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
@@ -220,42 +220,18 @@ class Interventions(OperatorAction):
             )
 
     def take_out_voided(self, batch_id: UUID, run: int) -> str:
-        """Remove the rows of a VOIDED batch that a restored ClickHouse has again; return a sentence that says so.
-
-        Progress stays: other batches have the events. Raises GuardRefused if one of them is in no other batch,
-        StoreUnavailable if ClickHouse still has rows of the batch.
-        """
-        table, said = self.pipeline.destination, f"batch {batch_id} of run {run}, pipeline {self.name},"
-        with (
-            about(pipeline=self.name, run=run, batch=batch_id),
-            self.at_work() as workspace,
-            workspace.clickhouse() as clickhouse,
-        ):
+        """Do run_repairs.take_out_voided, with no run open. Progress stays."""
+        with self.at_work() as workspace, workspace.clickhouse() as clickhouse:
             self._none_open(workspace)
-            _, batch = batch_of(workspace.ledger, self.name, run, batch_id)
-            if batch.state != BatchState.VOIDED:
-                raise GuardRefused(f"{said} is {batch.state}. Its rows stay")
-            clickhouse.sync_replica(table)
-            rows = sum(total.rows for total in clickhouse.totals(table, batch_id))
-            if alone := clickhouse.events_only_in(table, batch_id):
-                raise GuardRefused(
-                    f"{said} is VOIDED, and ClickHouse has {alone} of its {rows} events in no other batch. Its rows "
-                    "stay; first send again the batches that lack rows (tagmill batches resend), and deliver: "
-                    f"tagmill check --pipeline {self.name}",
-                    pipeline=self.name,
-                )
-            views = self._require_no_views(f"{said} is not taken out")
-            if not self.dry_run:
-                if not take_out(clickhouse, table, batch_id):
-                    raise StoreUnavailable(
-                        f"{said} is VOIDED and still in ClickHouse. Run the same command again"
-                    )
-                what = f"batches withdraw {batch_id}: VOIDED, rows removed{views}"
-                workspace.ledger.record_intervention(self.name, run, self.who, what, self.why)
-        return (
-            f"{said} is VOIDED; its {rows} rows {self.be('are')} removed from ClickHouse{views}. Progress and other "
-            "batches stay as they are"
-        )
+            return take_out_voided(
+                workspace,
+                self,
+                clickhouse,
+                self.pipeline.destination,
+                run,
+                batch_id,
+                despite_views=self.despite_views,
+            )
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
         """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many
@@ -384,14 +360,7 @@ class Interventions(OperatorAction):
             )
 
     def _none_open(self, workspace: Workspace) -> None:
-        if row := workspace.ledger.open_run(self.name):
-            raise WorkUnfinished(
-                f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
-                "changed; first: "
-                f"tagmill run deliver --pipeline {self.name}",
-                pipeline=self.name,
-                run=row.run,
-            )
+        workspace.ledger.require_none_open(self.name)
         if not self.dry_run:
             stops.finish(workspace)
 

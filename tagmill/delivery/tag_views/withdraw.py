@@ -26,10 +26,10 @@ from tagmill.domain.continuity.model import Gap
 from tagmill.domain.documents import Batch
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks as ticks_of
-from tagmill.errors import GuardRefused, StoreUnavailable, WorkUnfinished, about
+from tagmill.errors import GuardRefused, StoreUnavailable, about
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
-from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.runs import BatchRow, RunRow
 from tagmill.runs import checkpoints
 from tagmill.runs.sealed_files import create_planned_run, write_document
 from tagmill.runs.storage import RunFiles
@@ -78,7 +78,7 @@ def plan(
     """
     ledger, name = workspace.ledger, workspace.name
     number = ledger.free_number(name)
-    _require_none_open(ledger, name)
+    ledger.require_none_open(name, "Nothing was withdrawn")
     chosen = [_chosen(workspace, run, batch_id) for run, batch_id in batches]
     files = workspace.files
     file = f"{files.folder(name, number)}/undelivered-{uuid4().hex[:12]}.parquet"
@@ -115,7 +115,7 @@ def survey(workspace: Workspace, run: int, batch_id: UUID) -> tuple[int, set[tup
 
     Raises what `plan` would raise, and writes nothing.
     """
-    _require_none_open(workspace.ledger, workspace.name)
+    workspace.ledger.require_none_open(workspace.name, "Nothing was withdrawn")
     _, batch = _chosen(workspace, run, batch_id)
     return batch.rows, {(event.tag, event.timebucket) for event in _events_of(workspace, run, batch)}
 
@@ -157,16 +157,6 @@ def count(files: RunFiles, document: Plan) -> int:
 
 
 # -- planning
-
-
-def _require_none_open(ledger: Ledger, name: str) -> None:
-    if row := ledger.open_run(name):
-        raise WorkUnfinished(
-            f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
-            f"tagmill run deliver --pipeline {name}",
-            pipeline=name,
-            run=row.run,
-        )
 
 
 def _events_of(workspace: Workspace, run: int, batch: Batch) -> Iterator[Event]:

@@ -15,13 +15,14 @@ from tagmill.delivery.run_repairs import (
     require_not_closing,
     run_in,
     send_again,
+    take_out_voided,
     void_waiting,
 )
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
-from tagmill.errors import ConfigurationError, GuardRefused, WorkUnfinished
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.kafka.set_apart import of_topic
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.same_tables import would_accept
@@ -103,6 +104,23 @@ class TopicInterventions(OperatorAction):
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(self, ledger, clickhouse, self.pipeline.destination, row, batch)
 
+    def withdraw(self, batch_id: UUID, run: int) -> str:
+        """Do run_repairs.take_out_voided, with no run open; a batch that is not VOIDED is refused."""
+        with (
+            self.at_work() as workspace,
+            workspace.clickhouse(layout(self.pipeline)) as clickhouse,
+        ):
+            workspace.ledger.require_none_open(self.name)
+            return take_out_voided(
+                workspace,
+                self,
+                clickhouse,
+                self.pipeline.destination,
+                run,
+                batch_id,
+                despite_views=self.despite_views,
+            )
+
     def discard(self, topic: str) -> str:
         """Delete a topic's dead letters, and forget which of its records are set apart; raise GuardRefused if it has
         neither.
@@ -138,13 +156,7 @@ class TopicInterventions(OperatorAction):
             )
         with self.at_work() as workspace:
             ledger = workspace.ledger
-            if row := ledger.open_run(self.name):
-                raise WorkUnfinished(
-                    f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was "
-                    f"changed; first: tagmill run deliver --pipeline {self.name}",
-                    pipeline=self.name,
-                    run=row.run,
-                )
+            ledger.require_none_open(self.name)
             journal = SameJournal(workspace)
             if self.dry_run:
                 changes = [*journal.changed_tables(), *journal.changed_topics().values()]

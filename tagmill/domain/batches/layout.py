@@ -86,7 +86,7 @@ class Layout:
     """The columns of one destination's batches, in their order, and how ClickHouse stores them.
 
     `order`: how the table is sorted; `identity`: what tells one event from another. (Tag views' table says
-    both itself.)
+    how it is sorted itself.)
     """
 
     columns: tuple[Column, ...]
@@ -122,7 +122,7 @@ class Layout:
         return row_checksum_sql(self.columns)
 
 
-TAG_VIEWS = Layout(COLUMNS)
+TAG_VIEWS = Layout(COLUMNS, identity=("tag", "persistence_id", "sequence_nr"))
 NAMES = TAG_VIEWS.names
 
 

@@ -182,14 +182,8 @@ class _Erasing:
                 self.ledger.finish_run(
                     name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, "an erasure is under way"
                 )
-            elif row:
-                raise WorkUnfinished(
-                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
-                    "erased; first: "
-                    f"tagmill run deliver --pipeline {name}",
-                    pipeline=name,
-                    run=row.run,
-                )
+            else:
+                self.ledger.require_none_open(name, "Nothing was erased")
             stops.finish(self.workspace.of(name))
         builds = self.workspace.journal_store(Builds)
         newest = builds.newest()

@@ -21,7 +21,6 @@ from tagmill.errors import (
     ConfigurationError,
     PersistenceIdsRefused,
     PersistenceIdsUnknown,
-    WorkUnfinished,
     about_pipeline,
 )
 from tagmill.journal.event_store import (
@@ -68,7 +67,8 @@ def clean(
     # The leases of all pipelines on the journal keep withdrawals out, which take back what was delivered.
     leases = settings.on_journal(chosen.keyspace) if delete else []
     with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace:
-        _require_none_open(workspace, leases)
+        for name in leases:
+            workspace.ledger.require_none_open(name, "Nothing was deleted")
         check_journal(workspace.cassandra, settings, pipeline)
         require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was deleted")
         store = JournalStore(workspace.cassandra, chosen.journal, *snapshots_of(chosen))
@@ -222,19 +222,6 @@ class _Cleaning:
         if snapshots:
             keep_from = oldest.sequence_nr if oldest and self.wanted.what is not What.ALL else None
             self.store.delete_snapshots(persistence_id, keep_from)
-
-
-def _require_none_open(workspace: Workspace, names: Iterable[str]) -> None:
-    """Raise GuardRefused while a run of one of these pipelines is not finished."""
-    for name in names:
-        if row := workspace.ledger.open_run(name):
-            raise WorkUnfinished(
-                f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was "
-                "deleted; first: "
-                f"tagmill run deliver --pipeline {name}",
-                pipeline=name,
-                run=row.run,
-            )
 
 
 def _nobody(pipeline_name: str, pipeline: PipelineSettings, total: Total) -> str:
