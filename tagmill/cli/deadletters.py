@@ -136,5 +136,7 @@ def discard(
 
 
 def _of_kafka(configured: Settings, pipeline: str) -> None:
-    if pipeline not in configured.topics:
-        configured.kafka_journal(pipeline)
+    """Raise ConfigurationError for a pipeline that reads no records of Kafka."""
+    known = {**configured.topics, **configured.kafka_journals}
+    if pipeline not in known:
+        raise configured.not_there(pipeline, "topic or kafka_journal", known)

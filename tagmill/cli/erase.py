@@ -17,6 +17,7 @@ from tagmill.cli.shared import (
     Yes,
     is_read_twice,
     lists_of_ids,
+    must_say_why,
     one_line_errors,
     out,
     person,
@@ -53,8 +54,8 @@ def erase(
 
     named = bool(persistence_id or persistence_ids)
     why = (parameters.why or "").strip()
-    if named and not dry_run and not why:
-        raise typer.BadParameter("say why: --why; it is recorded")
+    if named:
+        must_say_why(why, dry_run)
     lists = lists_of_ids(persistence_id, persistence_ids)
     configured = settings()
     keyspace = configured.pipeline(pipeline).keyspace

@@ -25,6 +25,9 @@ SHOWN = (
     "event",
 )
 
+# Characters of a payload that the table shows.
+LONGEST_CELL = 200
+
 
 @one_line_errors
 def events(
@@ -75,7 +78,8 @@ def events(
         for row in rows:
             print(json.dumps(row, default=str, ensure_ascii=False))
     else:
-        show(rows, [name for name in SHOWN if not rows or name in rows[0]], as_json=False)
+        cut = [{name: _cut(value) for name, value in row.items()} for row in rows]
+        show(cut, [name for name in SHOWN if not rows or name in rows[0]], as_json=False)
 
 
 def _events(
@@ -91,6 +95,12 @@ def _events(
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row with bytes as text, or as base64 if they are not UTF-8, and moments in UTC."""
     return {name: _shown(value) for name, value in row.items()}
+
+
+def _cut(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) <= LONGEST_CELL:
+        return value
+    return f"{value[:LONGEST_CELL]}… ({len(value)} characters; --json has all)"
 
 
 def _shown(value: Any) -> Any:

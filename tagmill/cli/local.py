@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import tagmill
-from tagmill.cli.shared import to_the_letter
-from tagmill.errors import ConfigurationError, TagmillError
+from tagmill.cli.shared import one_line, to_the_letter
+from tagmill.domain import identifiers
+from tagmill.errors import ConfigurationError
 
 app = typer.Typer(
     help="Start and stop the one-machine stack: Cassandra, Kafka, ClickHouse, Airflow.",
@@ -102,7 +103,9 @@ def status(home: Home = None, as_json: AsJson = False) -> None:
 @app.command()
 def load(
     case: Annotated[str, typer.Argument(help="A folder of tests/fixtures/pekko.")],
-    keyspace: Annotated[str, typer.Option(help="Keyspace to load it into.")],
+    keyspace: Annotated[
+        str, typer.Option(help="Keyspace to load it into.", callback=lambda name: _identifier(name))
+    ],
     drop: Annotated[bool, typer.Option("--drop", help="Drop the keyspace first.")] = False,
     home: Home = None,
 ) -> None:
@@ -140,11 +143,18 @@ def _local(module: str) -> Any:
 
 
 def _table(parts: list[Any]) -> Table:
-    table = Table("part", "state", "pid", "where")
+    table = Table("part", "state", "pid", Column("where", overflow="fold"))
     for part in parts:
         state = Text("up", "green") if part.up else Text("down", "red")
         table.add_row(part.part, state, str(part.pid or "-"), part.where)
     return table
+
+
+def _identifier(name: str) -> str:
+    try:
+        return identifiers.identifier(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @contextmanager
@@ -166,18 +176,16 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """End the command with one line on stderr and an exit code for Ctrl-C, a TagmillError or an OSError,
-    without a trace.
+    """End the command with one line on stderr and an exit code (shared.one_line), which says more of Ctrl-C and of
+    an OSError.
     """
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("stopped: nothing that this command started is left running", err=True)
-        raise typer.Exit(130) from None
-    except TagmillError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
-    except OSError as error:
-        explained = _local("errors").explained(error)
-        typer.echo(f"error: {explained}", err=True)
-        raise typer.Exit(explained.exit_code) from None
+    with one_line():
+        try:
+            yield
+        except KeyboardInterrupt:
+            typer.echo("stopped: nothing that this command started is left running", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _local("errors").explained(error) from None

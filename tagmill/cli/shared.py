@@ -4,6 +4,7 @@ import getpass
 import json
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,11 +29,20 @@ from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.runs import trace_log
 from tagmill.spark import errors
 
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the error to one_line; rich would end the process with 1, as for a defect."""
+        raise  # noqa: PLE0704 - rich handles it
+
+
 # Names come from applications: rich would take [x] for a style and :key: for an emoji.
-to_the_letter = partial(Console, markup=False, emoji=False, highlight=False, soft_wrap=True)
+to_the_letter = partial(_Terminal, markup=False, emoji=False, highlight=False, soft_wrap=True)
 # Width in columns of a table that goes to a file or a pipe, which rich would squeeze to 80.
 out = to_the_letter(width=None if sys.stdout.isatty() else 200)
 err = to_the_letter(stderr=True)
+# Columns of numbers that are copied, so they have no separators.
+PLACES = frozenset({"offset", "timebucket", "partition", "run"})
 R = TypeVar("R")
 
 Pipeline = Annotated[str, typer.Option("--pipeline", "-p", help="Pipeline of the configuration.")]
@@ -131,7 +141,7 @@ def must_be_keys(options: Iterable[Any]) -> None:
     """
     for option in options:
         for text in option if isinstance(option, list) else [option]:
-            if isinstance(text, str):
+            if text and isinstance(text, str):
                 identifiers.key(text)
 
 
@@ -143,8 +153,11 @@ def one_line() -> Iterator[None]:
     try:
         with signals.raised():
             yield
-    except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+    except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
+    except BrokenPipeError:  # the reader has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(128 + signal.SIGPIPE) from None
     except KeyboardInterrupt as error:
         raise signals.ended(error) from None
     except Exception as error:
@@ -199,16 +212,27 @@ def show(
         number = bool(rows) and all(isinstance(row.get(column), int | None) for row in rows)
         table.add_column(column.replace("_", " "), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(column, row.get(column)) for column in columns))
     out.print(table)
 
 
-def _cell(value: Any) -> str | Text:
+def _cell(column: str, value: Any) -> str | Text:
     if value is None:
         return ""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else Text(str(value))
+    if isinstance(value, int) and not isinstance(value, bool) and column not in PLACES:
+        return f"{value:,}"
+    return Text(visible(str(value)))
+
+
+def visible(text: str) -> str:
+    """Return a text with what a terminal doesn't print, such as a line feed or a change of direction, escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text
+    )
 
 
 def person() -> str:

@@ -93,6 +93,18 @@ RetentionDays = Annotated[
     int,
     Field(ge=1, description="Days that sealed files and ledger rows of closed runs are kept.", examples=[30]),
 ]
+
+
+def host(name: str) -> str:
+    """Return the name if it can be a host's name or address; raise ValueError if not."""
+    if not name or set(name) & set("/@?# \t\n"):
+        raise ValueError(f"{name!r} is no host: give its name or address alone")
+    if name.count(":") == 1:  # an IPv6 address has more
+        raise ValueError(f"{name!r} is no host: the key port has the port")
+    return name
+
+
+Host = Annotated[str, AfterValidator(host)]
 ConnectTimeoutSeconds = Annotated[
     float, Field(gt=0, description="Seconds until an attempt to connect fails.", examples=[10])
 ]

@@ -4,11 +4,13 @@
 as files.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
+from tagmill.domain.nearest import did_you_mean
 from tagmill.errors import ConfigurationError
 
 # Keys that the environment or an Airflow connection has, never the file.
@@ -26,22 +28,45 @@ SECURITY = (
     "oauth_ca_file",
 )
 FILE = "_file"
+# Begins the variables' names, which are compared in lower case.
+PREFIX = "tagmill_"
 # Bytes of a file with a secret; a larger one is another file.
 LARGEST = 64 * 1024
 
 
 def environment_source(settings: type[BaseSettings]) -> EnvSettingsSource:
-    """Return the environment as a source of settings; raises ConfigurationError if a secret's file can't be read."""
+    """Return the environment as a source of settings.
+
+    Raises ConfigurationError if a secret's file can't be read, or a variable names a section that there is not.
+    """
     source = EnvSettingsSource(settings)
     source.env_vars = _with_files(source.env_vars)
+    for name in source.env_vars:
+        section, nested, _ = name.removeprefix(PREFIX).partition("__")
+        if nested and name.startswith(PREFIX) and section not in settings.model_fields:
+            known = ", ".join(settings.model_fields)
+            raise ConfigurationError(
+                f"environment: {name.upper()}: there is no section {section} (there are: {known})"
+                f"{did_you_mean(section, settings.model_fields)}"
+            )
     return source
+
+
+def variables_of(section: str) -> list[str]:
+    """Return the names of the variables that give a section, or keys of it, sorted."""
+    names = (name.lower() for name in os.environ)
+    return sorted(
+        name.upper()
+        for name in names
+        if name == f"{PREFIX}{section}" or name.startswith(f"{PREFIX}{section}__")
+    )
 
 
 def _with_files(variables: Mapping[str, str | None]) -> dict[str, str | None]:
     """Replace variables that name files by those with the content; one that has the secret itself wins."""
     known = dict(variables)
     endings = tuple(f"__{secret}{FILE}" for secret in SECRETS)
-    for name in [name for name in known if name.startswith("tagmill_") and name.endswith(endings)]:
+    for name in [name for name in known if name.startswith(PREFIX) and name.endswith(endings)]:
         file = known.pop(name)
         known.setdefault(name.removesuffix(FILE), _content(name, file or ""))
     return known

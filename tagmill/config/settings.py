@@ -6,6 +6,7 @@ there only, or from files that `TAGMILL_<SECTION>__PASSWORD_FILE` and `…__USER
 
 import logging
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from tagmill.config.airflow import AirflowSettings as AirflowSettings
 from tagmill.config.airflow import DagSettings
 from tagmill.config.base import (
     ConnectTimeoutSeconds,
+    Host,
     Identifier,
     Password,
     Section,
@@ -32,7 +34,7 @@ from tagmill.config.base import (
     TlsKeyPassword,
     Username,
 )
-from tagmill.config.environment import SECRETS, environment_source
+from tagmill.config.environment import SECRETS, environment_source, variables_of
 from tagmill.config.kafka import (
     KafkaJournalEventsSettings,
     KafkaJournalSettings,
@@ -85,7 +87,7 @@ class Replication(Section):
 class CassandraSettings(Section):
     """Where journals, views and the ledger are."""
 
-    hosts: list[str] = Field(
+    hosts: list[Host] = Field(
         ["127.0.0.1"],
         min_length=1,
         description="Contact points; the driver finds the other nodes.",
@@ -165,7 +167,7 @@ class CassandraSettings(Section):
 class ClickHouseSettings(Section):
     """Where the batches go."""
 
-    host: str = Field(
+    host: Host = Field(
         "127.0.0.1",
         description="Host of one server; of a cluster one replica, not a balancer.",
         examples=["clickhouse-1"],
@@ -221,7 +223,8 @@ class SparkSettings(Section):
     )
     driver_memory: str = Field(
         "2g",
-        description="Heap of a job's driver, as Java writes sizes.",
+        pattern=r"(?i)^[1-9]\d*[kmgt]$",
+        description="Heap of a job's driver, as Java writes sizes: a number, then k, m, g or t.",
         examples=["4g"],
     )
     small_job_rows: int = Field(
@@ -265,6 +268,7 @@ class StorageSettings(Section):
 
     root: str = Field(
         "build/data",
+        min_length=1,
         description="Folder, or a URL that both Spark and Arrow can open (hdfs://, s3a://).",
         examples=["s3a://bucket/tagmill"],
     )
@@ -322,6 +326,14 @@ class Settings(BaseSettings):
                 FORMER_KINDS[former],
             )
         return {**content, **sorted_out}
+
+    @model_validator(mode="after")
+    def _none_for_all(self) -> "Settings":
+        if "all" in {**self.pipelines, **self.kafka_journals, **self.streams}:
+            raise ValueError(
+                "pipelines.all: `all` means all pipelines, as in the DAG deliver_all; rename this one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _apart(self) -> "Settings":
@@ -401,13 +413,17 @@ class Settings(BaseSettings):
         """
         file = file_of(path)
         try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            content = read_toml(file)
         except FileNotFoundError:
             raise ConfigurationError(
                 f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}. To "
                 "write one: tagmill init"
             ) from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{file}: is no text in UTF-8 (byte {error.start})") from None
+        except OSError as error:
+            raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
         _refuse_secrets(file, content)
         _refuse_fields(file, content)
@@ -428,7 +444,11 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise ConfigurationError(f"{source}: {_explained(error)}") from None
         except SettingsError as error:
-            raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
+            section = re.search(r'field "(\w+)"', str(error))
+            names = ", ".join(variables_of(section[1])) if section else error
+            raise ConfigurationError(
+                f"environment: {names}: sections and lists are given as JSON, which this is not"
+            ) from None
 
     def on_journal(self, keyspace: str) -> list[str]:
         """Return the names of the tag_views pipelines on a journal's keyspace, sorted."""
@@ -453,7 +473,7 @@ class Settings(BaseSettings):
         try:
             return self.pipelines[name]
         except KeyError:
-            raise self._not_there(name, "tag_views", self.pipelines) from None
+            raise self.not_there(name, "tag_views", self.pipelines) from None
 
     def kafka_journal(self, name: str) -> KafkaJournalSettings:
         """Return the settings of a pipeline of kind kafka_journal; raises ConfigurationError if it is not
@@ -462,7 +482,7 @@ class Settings(BaseSettings):
         try:
             return self.kafka_journals[name]
         except KeyError:
-            raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
+            raise self.not_there(name, "kafka_journal", self.kafka_journals) from None
 
     def topic(self, name: str) -> TopicSettings:
         """Return the settings of a pipeline of kind topic; raises ConfigurationError if it is not
@@ -471,7 +491,7 @@ class Settings(BaseSettings):
         try:
             return self.topics[name]
         except KeyError:
-            raise self._not_there(name, "topic", self.topics) from None
+            raise self.not_there(name, "topic", self.topics) from None
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -485,13 +505,14 @@ class Settings(BaseSettings):
         try:
             return self.streams[name]
         except KeyError:
-            raise self._not_there(name, "topic or kafka_journal_events", self.streams) from None
+            raise self.not_there(name, "topic or kafka_journal_events", self.streams) from None
 
-    def _not_there(self, name: str, kind: str, configured: Iterable[str]) -> ConfigurationError:
+    def not_there(self, name: str, kind: str, configured: Iterable[str]) -> ConfigurationError:
+        """Return the error about a pipeline that is not among those `configured`, which are of this kind."""
         known = {*self.pipelines, *self.kafka_journals, *self.streams}
         if name in known:
             return ConfigurationError(
-                f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done",
+                f"pipeline {name!r} is of kind {self._kind(name)}; this is for {kind}. Nothing was done",
                 pipeline=name,
             )
         return ConfigurationError(
@@ -499,6 +520,9 @@ class Settings(BaseSettings):
             f"{did_you_mean(name, known)}",
             pipeline=name,
         )
+
+    def _kind(self, name: str) -> str:
+        return next(kind for kind, field in KINDS.items() if name in getattr(self, field))
 
     def _resolved(self, folder: Path) -> "Settings":
         """Resolve relative paths against the file's folder; raises ConfigurationError if a file of
@@ -532,6 +556,11 @@ class Settings(BaseSettings):
 def file_of(path: str | Path | None) -> Path:
     """Return the configuration file: this one, else $TAGMILL_CONFIG, else ./tagmill.toml."""
     return Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file, which may begin with a byte order mark; raises OSError or ValueError."""
+    return tomllib.loads(file.read_text(encoding="utf-8-sig"))
 
 
 def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 
 from tagmill.config.environment import FILE, SECRETS, environment_source
-from tagmill.config.settings import KINDS, Settings, file_of
+from tagmill.config.settings import KINDS, Settings, file_of, read_toml
 
 MASK = "****"
 # Names of settings of Spark whose values are secrets: those of Spark's own spark.redaction.regex, and other keys of
@@ -35,7 +34,7 @@ class Value:
 def effective(path: str | Path | None) -> list[Value]:
     """Return all keys of the configuration that a command would use; raises ConfigurationError."""
     settings, file = Settings.load(path), file_of(path)
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    content = read_toml(file)
     environment = environment_source(Settings)()
     return [
         Value(

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from tagmill.errors import ConfigurationError
-from tagmill.operations.model import Operation, Parameters, Work
+from tagmill.operations.model import Operation, Parameters, Work, require_reason
 
 if TYPE_CHECKING:
     from tagmill.audit.repair import Outcome
@@ -34,8 +33,7 @@ class RepairParameters(Parameters):
 
     def check(self, *, dry_run: bool) -> None:
         """Raise ConfigurationError for a repair without a reason."""
-        if not dry_run and not (self.why or "").strip():
-            raise ConfigurationError("why is empty; say why, it is recorded. Nothing was changed")
+        require_reason(self.why, dry_run=dry_run)
 
 
 def _repair(work: Work, parameters: RepairParameters) -> Outcome:

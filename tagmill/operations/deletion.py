@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from tagmill.errors import ConfigurationError
-from tagmill.operations.model import OnlyInForm, Operation, Parameters
+from tagmill.operations.model import OnlyInForm, Operation, Parameters, require_reason
 from tagmill.operations.views import Ids
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ class EraseParameters(NamedParameters):
 
     def check(self, *, dry_run: bool) -> None:
         """Raise ConfigurationError if no persistence id is named, or there is no reason."""
-        if not dry_run and not (self.why or "").strip():
-            raise ConfigurationError("param why is empty; say why, it is recorded. Nothing was changed")
+        require_reason(self.why, dry_run=dry_run)
         super().check(dry_run=dry_run)
 
 

@@ -36,6 +36,14 @@ class OnlyInForm:
     """Mark a parameter that the command line takes in another way."""
 
 
+def require_reason(why: str | None, *, dry_run: bool) -> None:
+    """Raise ConfigurationError if a change that the ledger records has no reason; a dry run needs none."""
+    if not dry_run and not (why or "").strip():
+        raise ConfigurationError(
+            "why is empty; give --why, in Airflow the param why: the ledger records it. Nothing was changed"
+        )
+
+
 class Parameters(BaseModel):
     """The parameters of an operation.
 

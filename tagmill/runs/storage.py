@@ -31,16 +31,19 @@ CHUNK = 8 * 1024 * 1024
 ROWS_AT_ONCE = 100_000
 # Errors of the file system that no repetition cures.
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+NO_FOLDER = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 class RunFiles:
-    """The files below one storage root, a local folder or a URL of Arrow's file systems."""
+    """The files below one storage root, a local folder or a URL of Arrow's file systems.
+
+    Raises ConfigurationError for a URL that Arrow can't open, StoreUnavailable if its store can't be asked.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
         if "://" in root:
-            # Spark calls the scheme s3a, Arrow s3.
-            self.filesystem, self.base = fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1))
+            self.filesystem, self.base = _file_system(root)
         else:
             self.filesystem, self.base = fs.LocalFileSystem(), str(Path(root).absolute())
 
@@ -120,6 +123,10 @@ class RunFiles:
             if error.errno in REFUSED or "ACCESS_DENIED" in str(error):
                 line += ". Correct the rights there, then run the same command again"
                 raise ConfigurationError(line) from None
+            if error.errno in NO_FOLDER:
+                raise ConfigurationError(
+                    f"{line}. A file is in the way, or the path can't be: see storage.root"
+                ) from None
             raise StoreUnavailable(line) from None
 
     def _damaged(self, relative: str, problem: str) -> SealedFileDamaged:
@@ -261,3 +268,22 @@ class RunFiles:
         with self._told(relative, "removed"):
             if self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.Directory:
                 self.filesystem.delete_dir(self.path(relative))
+
+
+def _file_system(root: str) -> tuple[fs.FileSystem, str]:
+    """Return Arrow's file system for a URL, and the path in it."""
+    line = f"storage.root = {root!r} can't be opened"
+    try:
+        # Spark calls the scheme s3a, Arrow s3.
+        return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1)))
+    except ValueError as error:  # Arrow's ArrowInvalid
+        raise ConfigurationError(
+            f"{line}: {error}. Nothing was done; name a folder, s3a:// or hdfs://"
+        ) from None
+    except OSError as error:
+        if "libjvm" in str(error) or "libhdfs" in str(error):
+            raise ConfigurationError(
+                f"{line}: {error}. Nothing was done; hdfs:// needs Hadoop's libraries: set JAVA_HOME, HADOOP_HOME "
+                "and CLASSPATH"
+            ) from None
+        raise StoreUnavailable(f"{line}: {error}. Nothing was done; run the same command again") from None

@@ -1,6 +1,6 @@
 """Write the trace behind a one-line error into a file that only its owner and group can read.
 
-The files are in `_logs` below a storage root that is a folder, else in $XDG_STATE_HOME/tagmill/logs of this
+The files are in `_logs` below a storage root that is or can be a folder, else in $XDG_STATE_HOME/tagmill/logs of this
 machine.
 """
 
@@ -22,11 +22,14 @@ KEPT_SECONDS = 30 * 86_400
 
 def folder_of(storage_root: str | None) -> Path:
     """Return where traces go; None: the configuration is not known."""
-    if storage_root is None or "://" in storage_root:
-        return (
-            Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "tagmill" / "logs"
-        )
-    return Path(storage_root) / FOLDER
+    if storage_root is not None and "://" not in storage_root and _may_be_folder(Path(storage_root)):
+        return Path(storage_root) / FOLDER
+    return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "tagmill" / "logs"
+
+
+def _may_be_folder(root: Path) -> bool:
+    """Return whether a folder is there, or could be made."""
+    return next(path for path in (root, *root.absolute().parents) if path.exists()).is_dir()
 
 
 def new_file(folder: Path, name: str) -> Path | None:

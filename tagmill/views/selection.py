@@ -29,9 +29,8 @@ class Selection:
         """
         if bool(persistence_ids) == offline:
             raise ConfigurationError(
-                "name persistence ids that nobody writes to, or say that the application is offline to "
-                "have all of the journal: one "
-                "of the two. Nothing was changed"
+                "name persistence ids that nobody writes to (--persistence-id), or say that the application is "
+                "offline to have all of the journal (--offline): one of the two. Nothing was changed"
             )
         return cls(
             tuple(map(identifiers.key, persistence_ids)) or None, tuple(map(identifiers.key, tags)) or None

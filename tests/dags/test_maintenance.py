@@ -170,7 +170,7 @@ def test_change_refuses_file_edited_after_approval(run, config, tmp_path, monkey
         ({"operation": "views rebucket"}, "set bucket_size to one of Day, Hour, Minute"),
         ({"operation": "journal clean", "to": 5}, "name persistence_ids, or a file of them"),
         ({"operation": "erase"}, "name persistence_ids, or a file of them"),
-        ({"operation": "erase", "persistence_ids": ["p"], "why": " ", "dry_run": False}, "param why is empty"),
+        ({"operation": "erase", "persistence_ids": ["p"], "why": " ", "dry_run": False}, "in Airflow the param why"),
         ({"operation": "views tags", "persistence_ids": ["p"] * 1001}, "at most 1000 persistence_ids"),
         ({"operation": "views pids", "offline": True, "to": 5}, "views pids of orders: it has no param offline, to"),
         ({"operation": "erase", "persistence_ids": ["p"], "keep": 2}, "it has no param keep"),

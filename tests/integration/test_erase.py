@@ -408,7 +408,7 @@ def test_erase_unknown_id_refused_dry_run_harmless(applied):
     with raises(PersistenceIdsUnknown, match=r"\(the first: 'nobody'\)", pipeline=case.name):
         erased(case.settings, ["nobody"])
     for options, said in (
-        (["--persistence-id", GONE, "--yes"], "say why: --why"),
+        (["--persistence-id", GONE, "--yes"], "give --why"),
         (["--persistence-id", GONE, "--why", "a test"], "nothing was done (answer yes, or give --yes)"),
         (["--yes"], "no persistence id was named, and no erasure is to be finished"),
     ):

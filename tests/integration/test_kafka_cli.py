@@ -136,8 +136,8 @@ def test_cli_mistake_is_one_line(said, monkeypatch):
     """Report each mistake in one line with exit status 2, do nothing, and never print the password."""
     for arguments, pipeline, text in (
         (("kafka-journal", "replicate"), "nope", "pipeline 'nope' is not in the configuration"),
-        (("run", "deliver"), said.journal.name, "is of another kind than tag_views"),
-        (("audit",), said.journal.name, "is of another kind than tag_views"),
+        (("run", "deliver"), said.journal.name, "this is for tag_views"),
+        (("audit",), said.journal.name, "this is for tag_views"),
     ):
         code, _, error = said(*arguments, pipeline=pipeline)
         assert code == 2 and text in error and error.count("\n") == 1, error

@@ -232,7 +232,7 @@ def test_repair_shows_before_it_asks(repaired, spark, monkeypatch):
     code, said, wrong = run("repair", *why)
     assert code == 2 and said == "" and "give --yes" in wrong
     code, said, wrong = run("repair", "--yes")
-    assert code == 2 and said == "" and "why is empty; say why" in wrong
+    assert code == 2 and said == "" and "why is empty; give --why" in wrong
     assert pipeline.journal.rows() == before and pipeline.rows() == sealed
     audits = len(json.loads(run("audits", "--json")[1]))
     code, said, _ = run("repair", *why, answer="y")

@@ -28,6 +28,7 @@ from tagmill.domain.continuity.noted import with_delivered
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
@@ -314,6 +315,9 @@ class GiveUp(OperatorAction):
             f"pipeline {self.name}: {len(persistence_ids)} persistence_ids {self.be('are')} held until tagmill "
             f"holds release; the rest flows: tagmill run deliver --pipeline {self.name}"
         )
+        views = Views(ledger.cassandra, self.pipeline.journal)
+        if unknown := [one for one in persistence_ids if not views.has_events(one)]:
+            said += f". The journal has no events of {identifiers.quoted(unknown)}: look at the spelling"
         if self.dry_run:
             return f"{said}. Tags: {', '.join(self.pipeline.tags)}"
         marks = ledger.delivered.watermarks(self.name)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 from argparse import Namespace
 
@@ -39,6 +40,34 @@ def test_names_are_printed_as_they_are(capsys):
     (title, _, _, _, *cells, _, line), errors = (text.splitlines() for text in capsys.readouterr())
     assert [title.strip(), *(cell.strip("│ ") for cell in cells)] == [":key:[b]", *names]
     assert [line, *errors] == [" ".join(names), " ".join(names), f"error: {' '.join(names)}"]
+
+
+def test_control_characters_are_shown_escaped(capsys):
+    show(
+        [{"tag": "a\nb\x1b[31m\u202e\udc80ü 🙂", "offset": 1654, "rows": 1654}],
+        ("tag", "offset", "rows"),
+        as_json=False,
+    )
+    cells = capsys.readouterr().out.splitlines()[3].strip("│ ").split("│")
+    assert [cell.strip() for cell in cells] == ["a\\nb\\x1b[31m\\u202e\\udc80ü 🙂", "1654", "1,654"]
+
+
+def test_reader_that_has_enough_is_no_defect():
+    """End with the status of SIGPIPE and without a word, as `tagmill … | head -1` has it."""
+    script = """
+import typer
+from tagmill.cli.shared import one_line, out
+def command():
+    with one_line():
+        for number in range(10**6):
+            out.print(number)
+typer.run(command)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == b"0\n"
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, b"")
 
 
 def test_person_without_name_is_known_by_number(monkeypatch):

@@ -342,6 +342,14 @@ def topic_with_columns(*names: str) -> str:
             "columns: Offset, Price, price is there twice",
         ),
         ("[cassandra\n", "can't be read as TOML"),
+        ('[cassandra]\nhosts = ["127.0.0.1:9042"]\n', "is no host: the key port has the port"),
+        ('[cassandra]\nhosts = [""]\n', "cassandra.hosts"),
+        ('[clickhouse]\nhost = ""\n', "clickhouse.host: '' is no host"),
+        ('[clickhouse]\nhost = "http://clickhouse"\n', "is no host: give its name or address alone"),
+        ('[spark]\ndriver_memory = "lots"\n', "spark.driver_memory"),
+        ('[spark]\ndriver_memory = "2gb"\n', "spark.driver_memory"),
+        ('[storage]\nroot = ""\n', "storage.root"),
+        (pipeline("all"), "pipelines.all: `all` means all pipelines"),
     ],
 )
 def test_load_mistake_is_line_naming_key(load, text: str, named: str) -> None:
@@ -374,7 +382,28 @@ def test_load_unfit_environment_value_is_named(load) -> None:
 
 def test_a_list_in_the_environment_is_json(load) -> None:
     assert load("", CASSANDRA__HOSTS='["a", "b"]').cassandra.hosts == ["a", "b"]
-    assert "given as JSON" in mistake(load, "", CASSANDRA__HOSTS="a,b")
+    text = mistake(load, "", CASSANDRA__HOSTS="a,b")
+    assert "environment: TAGMILL_CASSANDRA__HOSTS: sections and lists are given as JSON" in text
+
+
+def test_unknown_section_in_environment_is_named(load) -> None:
+    text = mistake(load, "", CASANDRA__PORT="1")
+    assert "TAGMILL_CASANDRA__PORT: there is no section casandra" in text and "mean cassandra?" in text
+
+
+def test_addresses_are_hosts(load) -> None:
+    text = '[cassandra]\nhosts = ["::1", "10.0.0.1", "cassandra-1.example"]\n'
+    assert load(text).cassandra.hosts == ["::1", "10.0.0.1", "cassandra-1.example"]
+
+
+def test_byte_order_mark_is_read_over(load, tmp_path: Path) -> None:
+    load(pipeline())
+    file = tmp_path / "tagmill.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert list(Settings.load(file).pipelines) == ["orders"]
+    file.write_bytes("# \u00fc".encode("latin-1"))
+    with pytest.raises(ConfigurationError, match="is no text in UTF-8 .byte 2."):
+        Settings.load(file)
 
 
 def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
@@ -430,7 +459,7 @@ def test_kafka_journal_is_own_kind(load) -> None:
     assert settings.kafka_journal("carts").segment_size == 500
     assert "s3cr3t" not in repr(settings)
     for wrong, name in ((settings.pipeline, "carts"), (settings.kafka_journal, "orders")):
-        with pytest.raises(ConfigurationError, match=f"pipeline '{name}' is of another kind"):
+        with pytest.raises(ConfigurationError, match=f"pipeline '{name}' is of kind"):
             wrong(name)
     with pytest.raises(ConfigurationError, match=r"'nope' is not in the configuration \(there: carts\)"):
         settings.kafka_journal("nope")

@@ -64,7 +64,7 @@ def test_wrong_value_is_one_line(model: type[Parameters], given: dict[str, Any],
         (RebucketParameters(bucket_size="Day", offline=True, drop_old=True), "steps of their own"),
         (CleanParameters(to=5), "name persistence_ids, or a file"),
         (CleanParameters(persistence_ids=["a"]), "a sequence_nr to delete to is missing"),
-        (EraseParameters(persistence_ids=["a"]), "param why is empty"),
+        (EraseParameters(persistence_ids=["a"]), "why is empty; give --why"),
     ],
 )
 def test_check_refuses_contradictions(parameters: Parameters, words: str) -> None:

@@ -5,7 +5,7 @@ import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +20,26 @@ def test_what_can_t_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "p").touch()
     files = RunFiles(str(tmp_path))
     with pytest.raises(
-        StoreUnavailable,
-        match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed",
+        ConfigurationError,
+        match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed. .*storage.root",
     ):
         files.write("p/run/one.parquet", b"")
+
+
+@pytest.mark.parametrize("root", ["foo://b/x", "http://[::1"])
+def test_root_of_unknown_scheme_is_named(root: str) -> None:
+    with pytest.raises(ConfigurationError, match="storage.root = .* can't be opened: .*name a folder"):
+        RunFiles(root)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [("Unable to load libjvm", ConfigurationError), ("NETWORK_CONNECTION", StoreUnavailable)],
+)
+def test_root_that_can_t_be_asked_is_named(said: str, kind: type[Exception]) -> None:
+    broken = patch("pyarrow.fs.FileSystem", from_uri=Mock(side_effect=OSError(said)))
+    with broken, pytest.raises(kind, match=f"storage.root = 's3a://b' can't be opened: {said}"):
+        RunFiles("s3a://b")
 
 
 def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:

@@ -44,3 +44,11 @@ def test_tell_nowhere_to_write_names_no_log(tmp_path) -> None:
 def test_folder_without_local_root_is_users_own(root, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert trace_log.folder_of(root) == Path(tmp_path) / "tagmill" / "logs"
+
+
+def test_folder_of_root_below_file_is_elsewhere(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "file").touch()
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert trace_log.folder_of(str(root)) == tmp_path / "state" / "tagmill" / "logs"
+    assert trace_log.folder_of(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b" / "_logs"
