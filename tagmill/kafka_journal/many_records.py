@@ -204,7 +204,7 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
         *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
     )
     appends = staged.where(F.col("kind") == "append").drop(
-        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
+        "segment", "old_segment", "kind", "first", "to", "reason", "key", "value", "raw_headers"
     )
     at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
     kept = (

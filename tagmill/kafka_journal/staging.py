@@ -36,15 +36,15 @@ OF_EVENT = {"payload_txt": "text", "payload_bin": "data"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
 # Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal
-# record) or broken. `layout`: see partitioner.layout_of. `to`: the last seq_nr of an append, or the one that
-# a delete names. reason, key, value and raw_headers: only of broken records.
+# record) or broken. `layout`: see partitioner.layout_of. `first` and `to`: see fold.Record. reason, key, value and
+# raw_headers: only of broken records.
 STAGED = pa.schema(
     {
         "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
-        "segment": pa.int64(), "old_segment": pa.int64(), "to": pa.int64(), "origin": pa.string(), "version": pa.string(),
-        "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()),
-        "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(),
-        "raw_headers": HEADERS,
+        "segment": pa.int64(), "old_segment": pa.int64(), "first": pa.int64(), "to": pa.int64(), "origin": pa.string(),
+        "version": pa.string(), "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(),
+        "headers": pa.map_(pa.string(), pa.string()), "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(),
+        "key": pa.binary(), "value": pa.binary(), "raw_headers": HEADERS,
     }
 )  # fmt: skip
 # Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and
@@ -63,6 +63,7 @@ FACTS = [
     "offset",
     "timestamp",
     "kind",
+    "first",
     "to",
     "origin",
     "expire_after_ms",
@@ -248,6 +249,7 @@ def _content(
     found = wire_format.decode_events(action, value)
     others = {name: _text(content) for name, content in headers if name != wire_format.ACTION}
     return {
+        "first": found.first,
         "to": found.last,
         "expire_after_ms": found.expire_after_ms,
         "metadata": wire_format.row_metadata(action, found),
@@ -306,6 +308,7 @@ def _record(row: dict[str, Any]) -> Record:
         row["partition"],
         row["offset"],
         row["timestamp"],
+        row["first"] or 0,
         row["to"] or 0,
         row["origin"],
         row["expire_after_ms"],

@@ -90,6 +90,11 @@ class Events(msgspec.Struct, frozen=True):
     warning: str | None = None
 
     @property
+    def first(self) -> int:
+        """The lowest sequence number."""
+        return min(event.seq_nr for event in self.events)
+
+    @property
     def last(self) -> int:
         """The highest sequence number."""
         return max(event.seq_nr for event in self.events)

@@ -111,6 +111,7 @@ def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[T
     topic.purge("purged-at-once")
     topic.append("above", [(1, 1), (2, 2)])
     topic.delete("above", 100)
+    topic.append("begins-high", [(5, 5), (6, 6)])
     topic.append("skipping", [(1, 1), (FAR, 2)])
     topic.append("gone-far", [(1, 1), (FAR, 2)])
     topic.append("expiring", [(1, 1)], expire_after="36 hours")
@@ -136,6 +137,7 @@ def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[T
     topic.purge("reborn")
     sent["reborn"] = topic.append("reborn", [(1, "new")])
     topic.append("above", [(3, 3)])
+    topic.append("delete-none", [(4, 4)])
     topic.delete("skipping", 5)
     topic.append("skipping", [(FAR + 1, 3)])
     topic.purge("gone-far")
@@ -176,11 +178,19 @@ def test_append_with_entry_updates_seq_nr(told):
     assert {row["meta_record_id"] for row in told.rows if row["id"] == "whole"} == {entry["record_id"], None}
 
 
-@pytest.mark.parametrize("key", ["delete-none", "purge-none", "mark-none", "purged-at-once"])
+def test_delete_without_entry_creates_it(told):
+    """Create the entry of an id that a Delete is the first record of; its next append goes on behind that."""
+    assert told.state("delete-none") == (4, 3) and told.seq_nrs("delete-none") == [4]
+
+
+def test_life_begins_behind_its_delete_to(told):
+    """Set delete_to so that Kafka Journal's readers begin in the segment of the first event."""
+    assert told.state("begins-high") == (6, 4) and told.seq_nrs("begins-high") == [5, 6]
+
+
+@pytest.mark.parametrize("key", ["purge-none", "mark-none", "purged-at-once"])
 def test_actions_without_entry_do_nothing(told, key):
-    """Ignore a delete, a purge and a mark of an id without an entry, and an append purged in the same
-    poll.
-    """
+    """Ignore a purge and a mark of an id without an entry, and an append purged in the same poll."""
     assert told.state(key) is None and told.seq_nrs(key) == []
 
 
@@ -208,8 +218,9 @@ def test_append_after_purge_begins_new_life(told):
     assert (row["payload_txt"], row["meta_record_id"]) == ('"new"', entry["record_id"])
 
 
-def test_delete_to_may_be_above_seq_nr(told):
-    assert told.state("above") == (3, 100) and told.seq_nrs("above") == [3]
+def test_delete_above_seq_nr_ends_there(told):
+    """Delete up to seq_nr at most, so that readers see the next event."""
+    assert told.state("above") == (3, 2) and told.seq_nrs("above") == [3]
 
 
 def test_sequence_numbers_may_skip_far(told):
@@ -249,8 +260,8 @@ def test_pointers_name_the_last_record_that_was_read(told):
         (told.topic.name, 0): sum(report.counts.records for report in told.reports) - 1
     }
     found = told.reports[0].counts
-    assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (13, 4, 2, 1, 0)
-    assert found.records == 20 and found.ids == 16
+    assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (14, 4, 2, 1, 0)
+    assert found.records == 21 and found.ids == 17
 
 
 def test_replicate_nothing_new_starts_no_spark(kafka_journal):
