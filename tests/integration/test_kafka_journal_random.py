@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("both_replications")
 IDS, ACTIONS, POLLS = 8, 160, 6
 INSTANTS = (
     "replicate.staged", "replicate.before_commit", "replicate.after_commit", "replicate.after_delete_to", "replicate.after_deletes",
-    "replicate.after_events", "replicate.after_purges", "replicate.after_entries", "replicate.before_end",
+    "replicate.after_events", "replicate.after_purges", "replicate.before_expiry", "replicate.after_entries", "replicate.before_end",
 )  # fmt: skip
 
 
