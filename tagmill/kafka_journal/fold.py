@@ -65,6 +65,17 @@ class Record:
     expire_after_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The place of an append whose first sequence number, `seq_nr`, the id had reached before: another writer
+    has gone on meanwhile. Kafka Journal keeps the events of both.
+    """
+
+    partition: int
+    offset: int
+    seq_nr: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """The position of a record among those of its id.
@@ -91,6 +102,8 @@ class Fold:
         # Deletes of the id's current life, each with a higher position and a lower bound than the one before
         # it.
         self.deletes: list[tuple[Position, int]] = []
+        # Forks in the id's current life.
+        self.forks: list[Fork] = []
 
     def add(self, record: Record) -> bool:
         """Apply the next record; return False if it was applied before and changes nothing."""
@@ -101,6 +114,7 @@ class Fold:
             # Records before it, in a partition that the id was in earlier, were applied as well: a purge, too.
             self.entry, self.purged, self.appended, self.dropped = self.before, False, False, at
             self.deletes.clear()
+            self.forks.clear()
             return False
         if record.kind == "append":
             self._append(record)
@@ -125,6 +139,8 @@ class Fold:
         )
 
     def _append(self, record: Record) -> None:
+        if self.entry and record.first <= self.entry.seq_nr:
+            self.forks.append(Fork(record.partition, record.offset, record.first))
         entry = self.entry or self._created(record, record.first - 1 or None)
         after, self.appended = record.expire_after_ms, True
         self.entry = replace(
@@ -167,6 +183,7 @@ class Fold:
     def _purge(self, at: Position) -> None:
         self.entry, self.purged, self.dropped = None, True, at
         self.deletes.clear()
+        self.forks.clear()
 
 
 def expire_on(timestamp: datetime, after_ms: int) -> date:

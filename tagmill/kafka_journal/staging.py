@@ -5,6 +5,7 @@ stay as it was written, byte for byte, and the rules are those that a single id'
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -84,6 +85,7 @@ FOLDED = pa.schema(
         "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
         "dropped": pa.struct({"turn": pa.int32(), "offset": pa.int64()}),
         "deletes": pa.list_(pa.struct({"at": pa.struct({"turn": pa.int32(), "offset": pa.int64()}), "to": pa.int64()})),
+        "forks": pa.list_(pa.struct({"partition": pa.int32(), "offset": pa.int64(), "seq_nr": pa.int64()})),
         "existed": pa.bool_(), "purged": pa.bool_(), "moved": pa.bool_(), "doomed_to": pa.int64(), "doomed_size": pa.int32(),
         "old_delete_to": pa.int64(), "expiry": pa.bool_(),
         "partition": pa.int32(), "offset": pa.int64(), "segment_size": pa.int32(), "seq_nr": pa.int64(), "delete_to": pa.int64(),
@@ -326,6 +328,7 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
         "partitions": fold.partitions,
         "dropped": fold.dropped and _position(fold.dropped),
         "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
+        "forks": [asdict(fork) for fork in fold.forks],
         "existed": before is not None,
         "purged": before is not None and fold.purged,
         "moved": after is not None and after != before,

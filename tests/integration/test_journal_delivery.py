@@ -230,6 +230,29 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
     assert checked_verdict(one).startswith("exactly once")
 
 
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_journal_events_of_two_writers_are_delivered(shop, small_run_rows):
+    """Deliver what a second writer has appended below events that were delivered before, alone and next to new
+    events, in one segment and across segments.
+    """
+    one = shop(small_run_rows=small_run_rows)
+    ids = ("in one", "across")
+    for key, size in zip(ids, (10_000, 4), strict=True):
+        one.topic.append(key, [(n, "a") for n in range(1, 41)])
+        assert [run["rows"] for run in one.both(segment_size=size)] == [40]
+    for key in ids:
+        one.topic.append(key, [(38, "b"), (39, "b")])
+    assert [run["rows"] for run in one.both()] == [4]
+    for key in ids:
+        one.topic.append(key, [(21, "c")])
+        one.topic.append(key, [(41, "a")])
+    assert [run["rows"] for run in one.both()] == [4]
+    twice = [("across", 21), ("across", 38), ("across", 39), ("in one", 21), ("in one", 38), ("in one", 39)]
+    assert one.events() == sorted([*((key, n) for key in ids for n in range(1, 42)), *twice])
+    assert {payload for _, payload in one.events("seq_nr, payload") if payload != '"a"'} == {'"b"', '"c"'}
+    assert checked_verdict(one).startswith("exactly once")
+
+
 def test_journal_without_tags_delivers_all_events(shop, replicated_both_ways):
     """Deliver all events across segments and skipped numbers, but not those deleted or purged before."""
     one = shop()

@@ -1,5 +1,6 @@
 """Kafka Journal replication: each storage case and action rule on a real broker and a real Cassandra."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -552,6 +553,42 @@ def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
 
 
+def test_replicate_two_writers_keeps_and_names_events(kafka_journal, spark):
+    """Keep the events of two writers of an id, with a warning; of equal numbers and times only the later record's."""
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=4), journal.topic()
+    topic.append("forked", [(n, "a") for n in range(1, 11)])
+    topic.flush()
+    assert run().counts.forks == 0
+    topic.append("forked", [(9, "b"), (10, "b")])
+    topic.append("forked", [(11, "a")])
+    topic.append("twice", [(1, "first"), (2, "first")], tags=["t"], headers=[("h", b"v")])
+    topic.clock -= topic.step
+    topic.append("twice", [(2, None), (3, "later")])
+    topic.flush()
+    report = run()
+    assert report.counts.forks == 2 and "2 appends begin below" in report.message
+    told = [
+        re.findall(r"id (\w+): .* offset (\d+) begins .* number (\d+),", text)[0] for text in report.warnings
+    ]
+    assert sorted(told) == [("forked", "1", "9"), ("twice", "4", "2")]
+    rows = [(row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()]
+    assert rows[8:12] == [
+        ("forked", 9, '"a"'),
+        ("forked", 9, '"b"'),
+        ("forked", 10, '"a"'),
+        ("forked", 10, '"b"'),
+    ]
+    assert rows[12:] == [
+        ("forked", 11, '"a"'),
+        ("twice", 1, '"first"'),
+        ("twice", 2, None),
+        ("twice", 3, '"later"'),
+    ]
+    mixed = journal.rows()[-2]
+    assert (mixed["offset"], mixed["payload_type"], mixed["tags"], mixed["headers"]) == (4, None, None, None)
+
+
 def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
     """Keep unreadable records unchanged as dead letters, and replicate the rest."""
     from tagmill.cassandra.client import Cassandra
@@ -577,23 +614,27 @@ def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, 
     name, action = append_header(5, 5)
     odd_headers.send(topic.port, topic.name, b"good", b"{}", [(name.encode(), action), (b"\xff", b"")])
     topic.append("good", [(6, 6)])
+    topic.send("good", b'{"events":[{"seqNr":7}]}', [(name, action[:-1])])
     topic.flush()
     with KafkaClient(journal.settings(FEW_ROWS).kafka) as client:
-        *_, odd, last = client.read(topic.name, 0, Span(0, 14))
+        *_, odd, last, _ = client.read(topic.name, 0, Span(0, 15))
     assert odd.headers == NAME_NOT_UTF8 and last.headers == [append_header(6, 6, origin="app")]
     report = run()
-    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (7, 3, 4)
+    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (8, 3, 4)
     assert [text for text in report.warnings if "expireAfter" in text and "soon" in text]
-    assert "7 can't be read: tagmill deadletters list" in report.message
+    assert "8 can't be read: tagmill deadletters list" in report.message
     assert journal.seq_nrs("good") == [1, 4, 6] and journal.seq_nrs(longest) == [1]
     with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
         letters = list(DeadLetters(cassandra, "tagmill_test", journal.name).listed())
-    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11, 12]
+    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11, 12, 14]
     first = letters[0]
     assert first.record.value == cut and first.record.key == b"good" and "cut off" in first.reason
     assert first.record.headers == [append_header(2, 2, "binary"), ("user", b"\xff")]
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
     assert letters[6].reason == "the name of a header is not UTF-8" and letters[6].record.value == b"{}"
+    assert letters[7].reason.startswith(f"header {name}: ") and letters[7].record.headers == [
+        (name, action[:-1])
+    ]
 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):

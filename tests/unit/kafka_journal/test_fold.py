@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tagmill.kafka_journal.fold import (
     Fold,
+    Fork,
     Record,
     entry_segments,
     expire_on,
@@ -104,6 +105,16 @@ def test_purge_with_entry_ends_its_life():
     assert fold.entry is None and fold.purged and fold.cut_to == 0
     again = folded(record("purge", 7), record("append", 8, 2), entry=STANDING)
     assert (again.entry.seq_nr, again.entry.record_id) == (2, record_id("t", 0, 8))
+
+
+def test_append_below_last_number_is_fork():
+    """Note appends that begin where the id has been, those of earlier lives and of earlier reads apart."""
+    stale, next_one = record("append", 7, 4, first=3), record("append", 8, 6)
+    assert folded(stale, next_one, entry=STANDING).forks == [Fork(0, 7, 3)]
+    assert folded(next_one, record("append", 9, 6), entry=STANDING).forks == [Fork(0, 9, 6)]
+    assert folded(stale, record("purge", 8), record("append", 9, 1), entry=STANDING).forks == []
+    later = replace(STANDING, offset=8)
+    assert folded(stale, next_one, record("append", 9, 5), entry=later).forks == [Fork(0, 9, 5)]
 
 
 def test_mark_changes_nothing():
