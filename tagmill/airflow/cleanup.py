@@ -14,8 +14,9 @@ from tagmill.config.settings import Settings
 
 def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
     """Return the DAG `cleanup_<pipeline>`."""
-    if pipeline in settings.streams:
-        what, schedule = "", settings.stream(pipeline).cleanup_schedule
+    of_kafka = {**settings.streams, **settings.kafka_journals}
+    if pipeline in of_kafka:
+        what, schedule = "", of_kafka[pipeline].cleanup_schedule
     else:
         configured = settings.pipeline(pipeline)
         what = f"partitions of {configured.keyspace}.{configured.view_table} that are proven delivered, and "

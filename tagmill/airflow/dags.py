@@ -23,7 +23,7 @@ def _audit(settings: Settings, jobs: Path) -> Iterator[DAG]:
 
 
 def _cleanup(settings: Settings, jobs: Path) -> Iterator[DAG]:
-    for name in (*settings.pipelines, *settings.streams):
+    for name in (*settings.pipelines, *settings.streams, *settings.kafka_journals):
         yield cleanup_dag(settings, name)
 
 

@@ -93,7 +93,7 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
 
     A run that the schedule starts on time deletes; any other one only says what would go, unless the param
     `dry_run` is switched off. What is not proven stays, with the reason in the task's log. Out: buckets,
-    rows, refused_buckets, runs, batches, audits, message.
+    rows, refused_buckets, runs, batches, audits, reports, message.
     """
     from tagmill.maintenance.view_cleanup.clean import clean
 

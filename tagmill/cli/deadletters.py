@@ -16,6 +16,7 @@ from tagmill.cli.shared import (
     decide,
     one_line_errors,
     out,
+    person,
     settings,
     show,
 )
@@ -123,12 +124,15 @@ def discard(
     Records of the topic that are set apart, but not read yet, will be read as others are. A topic that was created again needs both
     before `run deliver --recreated`.
     """
-    from tagmill.cli.run import ways_out
+    from tagmill.ledger.lease import this_process
+    from tagmill.runs.dead_letters import DeadLetterDiscard
 
-    settings().topic(pipeline)
+    configured = settings()
+    _of_kafka(configured, pipeline)
+    who = (configured, pipeline, this_process(), person(), why)
     decide(
         f"Discard the dead letters of topic {topic} of pipeline {pipeline}?",
-        lambda look: ways_out(pipeline, why, look).discard(topic),
+        lambda look: DeadLetterDiscard(*who, dry_run=look).run(topic),
         why=why,
         dry_run=dry_run,
         yes=yes,

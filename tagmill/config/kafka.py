@@ -159,6 +159,18 @@ class KafkaJournalSettings(Section):
         description="When Airflow runs the DAG purge_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
+    cleanup_schedule: str | None = Field(
+        None,
+        description="When Airflow runs the DAG cleanup_<pipeline>, which deletes what is past "
+        "`retention_days`. Left out: by hand only.",
+        examples=["@weekly"],
+    )
+    retention_days: int = Field(
+        30,
+        ge=1,
+        description="Days that reports of Airflow's jobs are kept.",
+        examples=[30],
+    )
     segment_size: int = Field(
         10_000,
         ge=1,

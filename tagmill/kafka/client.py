@@ -3,7 +3,7 @@
 import re
 import ssl
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import methodcaller
@@ -45,7 +45,12 @@ LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAIL
 # What librdkafka says of a token endpoint that can't be asked, in contrast to one that refuses.
 NO_TOKEN_YET = re.compile(r"(?i)resolve host|connect|timed? ?out|HTTP error 5\d\d|\b50\d\b")
 # Errors of requests that had no connection, for example because the login fails.
-SILENT = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+SILENT = {
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+}
 REFUSED = {*LOGIN_REFUSED, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._SSL}
 # Errors of a partition whose leader changes or that was just created; they pass in seconds.
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
@@ -221,42 +226,34 @@ class Kafka:
     def publish(self, records: Iterable[KafkaRecord]) -> int:
         """Write records to the partitions that they name, acknowledged by all replicas; return how many.
 
-        Kafka assigns the offsets.
+        Kafka assigns the offsets. Stops at the first record that Kafka does not acknowledge within
+        request_timeout_seconds, or refuses.
         """
-        producer = self._client(Producer, {"acks": "all", "enable.idempotence": True, "linger.ms": 20})
-        failed: list[KafkaError] = []
-        count = 0
+        limit = {"message.timeout.ms": int(self.settings.request_timeout_seconds * 1000)}
+        producer = self._client(
+            Producer, {"acks": "all", "enable.idempotence": True, "linger.ms": 20, **limit}
+        )
+        failure: KafkaError | None = None
+        acknowledged = 0
 
         def delivered(error: KafkaError | None, _: Any) -> None:
-            if error is not None:
-                failed.append(error)
+            nonlocal failure, acknowledged
+            acknowledged += error is None
+            failure = failure or error
+
+        def require_no_failure() -> None:
+            if failure is not None:
+                raise KafkaException(failure)
 
         try:
             for record in records:
-                count += 1
-                full = True
-                while full:
-                    try:
-                        where: Any = {
-                            "partition": record.partition,
-                            "headers": record.headers,
-                            "on_delivery": delivered,
-                        }
-                        producer.produce(record.topic, record.value, record.key, **where)
-                        full = False
-                    except BufferError:
-                        producer.poll(1)
-                producer.poll(0)
-            left = producer.flush(self.settings.request_timeout_seconds)
+                _produce(producer, record, delivered, require_no_failure)
+            producer.flush()  # ends, since each record is acknowledged or fails within the limit
+            require_no_failure()
         except KafkaException as error:
-            raise self._explained(error) from None
-        if failed:
-            raise self._explained(KafkaException(failed[0]))
-        if left:
-            raise StoreUnavailable(
-                f"{self.where} did not acknowledge {left} records. Run the same command again"
-            )
-        return count
+            producer.purge()
+            raise self._explained(error, f". {acknowledged} records were acknowledged before") from None
+        return acknowledged
 
     def _client(self, kind: Any, conf: Mapping[str, Any] | None = None) -> Any:
         """Create a client with this configuration in addition to the common one.
@@ -435,7 +432,8 @@ class Kafka:
             )
         )
 
-    def _explained(self, error: KafkaException) -> TagmillError:
+    def _explained(self, error: KafkaException, done: str = "") -> TagmillError:
+        """Return an error of Kafka's client as Tagmill's; `done` says what was done until then."""
         if refused := self._tls_refusal():
             return refused
         cause: KafkaError = error.args[0]
@@ -445,7 +443,7 @@ class Kafka:
             return RecordsLost(
                 f"{self.where}: records went while they were read. Nothing was sealed; run it again"
             )
-        text = f"{self.where}: {cause.str().strip()}"
+        text = f"{self.where}: {cause.str().strip()}{done}"
         if cause.code() == KafkaError._INVALID_ARG or cause.code() in REFUSED:
             return ConfigurationError(
                 f"{text}. Nothing was done; correct [kafka], its user name and password, or the user's rights"
@@ -455,6 +453,22 @@ class Kafka:
                 f"{text}. Nothing was done; correct the topics of [pipelines], or the user's rights"
             )
         return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")
+
+
+def _produce(
+    producer: Producer, record: KafkaRecord, delivered: Any, require_no_failure: Callable[[], None]
+) -> None:
+    """Hand a record to the producer, once its queue has room and as long as no record has failed."""
+    where: Any = {"partition": record.partition, "headers": record.headers, "on_delivery": delivered}
+    while True:
+        try:
+            producer.produce(record.topic, record.value, record.key, **where)
+            break
+        except BufferError:
+            producer.poll(1)
+            require_no_failure()
+    producer.poll(0)
+    require_no_failure()
 
 
 def _leaderless(error: BaseException) -> bool:

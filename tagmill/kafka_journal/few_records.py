@@ -22,7 +22,7 @@ from tagmill.kafka.partitioner import HOME
 from tagmill.kafka.worker_source import records
 from tagmill.kafka_journal.fold import segment_of
 from tagmill.kafka_journal.model import JOURNAL_KINDS
-from tagmill.kafka_journal.piece_files import BYTES_AT_ONCE, ROWS_AT_ONCE, PieceFiles
+from tagmill.kafka_journal.piece_files import BYTES_AT_ONCE, ROWS_AT_ONCE, SEQ_NR, PieceFiles
 from tagmill.kafka_journal.records import ENTRY, STATE, STATE_KEY, Decode, Records
 from tagmill.kafka_journal.staging import (
     EVENT,
@@ -55,7 +55,9 @@ OF_APPEND = [
     "events",
 ]
 OF_RECORD = [*FACTS, "old_segment"]
-OF_FOLD = [*KEY, "moved", "partitions", "dropped", "deletes", "segment_size", "record_id"]
+OF_FOLD = [*KEY, "moved", "partitions", "dropped", "deletes", "forks", "segment_size", "record_id"]
+# Columns of a record that say which rows of journal it has.
+OF_ROWS = [*KEY, "kind", "partition", "offset", "timestamp", SEQ_NR]
 # Columns of journal.
 EVENTS = pa.schema(
     [
@@ -120,14 +122,32 @@ class FewRecords:
     def write_events(self, written_at: int) -> None:
         """See Records."""
         folds = {_key(row): row for row in self._folds(OF_FOLD) if row["moved"]}
+        last = self._last_appends({key: fold for key, fold in folds.items() if fold.get("forks")})
         made = (
             event
             for batch in self.piece.records(OF_APPEND)
             for row in batch.to_pylist()
             if row["kind"] == "append" and _key(row) in folds
             for event in event_rows(row, folds[_key(row)])
+            if last.get(_row_key(event), _at(event, folds[_key(row)])) == _at(event, folds[_key(row)])
         )
         self._write("journal", written_at, made, EVENTS)
+
+    def _last_appends(
+        self, forked: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> dict[tuple[Any, ...], tuple[int, int]]:
+        """Return the position of the last append of each row of journal, by the row's key; only of forked ids.
+
+        Rows of one key would be written with the same time, so that Cassandra mixed their columns.
+        """
+        last = dict[tuple[Any, ...], tuple[int, int]]()
+        for batch in self.piece.records(OF_ROWS) if forked else ():
+            for row in batch.to_pylist():
+                if row["kind"] == "append" and (fold := forked.get(_key(row))):
+                    for event in row["events"]:
+                        key = _row_key({**row, "seq_nr": event["seq_nr"]})
+                        last[key] = max(_at(row, fold), last.get(key, _at(row, fold)))
+        return last
 
     def write_entries(self, written_at: int) -> None:
         """See Records."""
@@ -211,7 +231,7 @@ def event_rows(row: Mapping[str, Any], fold: Mapping[str, Any]) -> Iterator[dict
 
     In: OF_APPEND, and OF_FOLD of its id, whose entry changes.
     """
-    at = (fold["partitions"].index(row["partition"]), row["offset"])
+    at = _at(row, fold)
     if fold["dropped"] is not None and at <= _position(fold["dropped"]):
         return
     # Of all deletes behind a record, the first one has the highest bound.
@@ -255,6 +275,15 @@ def _bytes(row: Mapping[str, Any]) -> int:
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["topic"], row["id"]
+
+
+def _row_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return *_key(row), row["seq_nr"], row["timestamp"]
+
+
+def _at(row: Mapping[str, Any], fold: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the position of a record, or of a row of journal, among those of its id."""
+    return fold["partitions"].index(row["partition"]), row["offset"]
 
 
 def _position(at: Mapping[str, int]) -> tuple[int, int]:

@@ -3,13 +3,15 @@ stores them. Pure.
 
 | action | without an entry | with one |
 |---|---|---|
-| Append | creates it: seq_nr of the last event, delete_to null | updates seq_nr |
-| Delete | nothing | sets delete_to, deletes the events up to it |
+| Append | creates it: seq_nr of the last event, delete_to before the first one (null: 1 is the first) | updates seq_nr |
+| Delete | creates it: seq_nr and delete_to are the Delete's | sets delete_to, at most seq_nr, deletes the events up to it |
 | Purge | nothing | deletes the events, then the entry |
 | Mark | nothing | nothing |
 
 Actions before the last Purge among the folded records are dropped, and events before a Delete that covers
-them are never written. seq_nr may skip, delete_to may be above it, and neither ever goes back.
+them are never written. seq_nr may skip numbers. Neither it nor delete_to ever goes back. Kafka Journal's
+readers begin in the segment of delete_to + 1 and end behind the first segment without a row, so a life that
+begins with a high sequence number needs delete_to.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +50,8 @@ class Entry:
 class Record:
     """One journal record of an id, without its events.
 
-    `kind`: append, delete, purge or mark. `to`: the last seq_nr of an append, or the one that a delete names.
+    `kind`: append, delete, purge or mark. `first` and `to`: the lowest and the highest seq_nr of an append;
+    a delete has only the `to` that it names.
     """
 
     kind: str
@@ -56,9 +59,21 @@ class Record:
     partition: int
     offset: int
     timestamp: datetime
+    first: int = 0
     to: int = 0
     origin: str | None = None
     expire_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The place of an append whose first sequence number, `seq_nr`, the id had reached before: another writer
+    has gone on meanwhile. Kafka Journal keeps the events of both.
+    """
+
+    partition: int
+    offset: int
+    seq_nr: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,6 +102,8 @@ class Fold:
         # Deletes of the id's current life, each with a higher position and a lower bound than the one before
         # it.
         self.deletes: list[tuple[Position, int]] = []
+        # Forks in the id's current life.
+        self.forks: list[Fork] = []
 
     def add(self, record: Record) -> bool:
         """Apply the next record; return False if it was applied before and changes nothing."""
@@ -97,11 +114,12 @@ class Fold:
             # Records before it, in a partition that the id was in earlier, were applied as well: a purge, too.
             self.entry, self.purged, self.appended, self.dropped = self.before, False, False, at
             self.deletes.clear()
+            self.forks.clear()
             return False
         if record.kind == "append":
             self._append(record)
-        elif record.kind == "delete" and self.entry:
-            self._delete(record, self.entry, at)
+        elif record.kind == "delete":
+            self._delete(record, at)
         elif record.kind == "purge":
             self._purge(at)
         return True
@@ -121,17 +139,9 @@ class Fold:
         )
 
     def _append(self, record: Record) -> None:
-        entry = self.entry or Entry(
-            record.partition,
-            record.offset,
-            self.segment_size,
-            record.to,
-            None,
-            record.timestamp,
-            record.timestamp,
-            record.origin,
-            record_id(record.topic, record.partition, record.offset),
-        )
+        if self.entry and record.first <= self.entry.seq_nr:
+            self.forks.append(Fork(record.partition, record.offset, record.first))
+        entry = self.entry or self._created(record, record.first - 1 or None)
         after, self.appended = record.expire_after_ms, True
         self.entry = replace(
             entry,
@@ -143,21 +153,37 @@ class Fold:
             expire_on=expire_on(record.timestamp, after) if after is not None else None,
         )
 
-    def _delete(self, record: Record, entry: Entry, at: Position) -> None:
+    def _delete(self, record: Record, at: Position) -> None:
+        entry = self.entry or self._created(record, record.to)
+        to = min(record.to, entry.seq_nr)
         self.entry = replace(
             entry,
             partition=record.partition,
             offset=record.offset,
             updated=record.timestamp,
-            delete_to=max(entry.delete_to or 0, record.to),
+            delete_to=max(entry.delete_to or 0, to),
         )
-        while self.deletes and self.deletes[-1][1] <= record.to:
+        while self.deletes and self.deletes[-1][1] <= to:
             self.deletes.pop()
-        self.deletes.append((at, record.to))
+        self.deletes.append((at, to))
+
+    def _created(self, record: Record, delete_to: int | None) -> Entry:
+        return Entry(
+            record.partition,
+            record.offset,
+            self.segment_size,
+            record.to,
+            delete_to,
+            record.timestamp,
+            record.timestamp,
+            record.origin,
+            record_id(record.topic, record.partition, record.offset),
+        )
 
     def _purge(self, at: Position) -> None:
         self.entry, self.purged, self.dropped = None, True, at
         self.deletes.clear()
+        self.forks.clear()
 
 
 def expire_on(timestamp: datetime, after_ms: int) -> date:

@@ -156,6 +156,7 @@ class _Reader:
                 record.partition,
                 record.offset,
                 record.timestamp,
+                found.first if found else 0,
                 to,
                 action.origin,
                 after,

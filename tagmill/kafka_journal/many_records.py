@@ -201,10 +201,16 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
     In: STAGED and FOLDED of the same replication.
     """
     chosen = folds.where("moved").select(
-        *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
+        *KEY,
+        "partitions",
+        "dropped",
+        "deletes",
+        F.expr("size(forks) > 0").alias("forked"),
+        "segment_size",
+        F.col("record_id").alias("meta_record_id"),
     )
     appends = staged.where(F.col("kind") == "append").drop(
-        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
+        "segment", "old_segment", "kind", "first", "to", "reason", "key", "value", "raw_headers"
     )
     at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
     kept = (
@@ -219,6 +225,8 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
         .withColumn("event", F.explode("events"))
         .where("event.seq_nr > deleted_to")
     )
+    if not chosen.where("forked").isEmpty():
+        events = _last_appends(events)
     return events.select(
         "id",
         "topic",
@@ -235,6 +243,16 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
         *(f"event.{name}" for name in PAYLOAD),
         "headers",
     ).sortWithinPartitions("topic", "id", "segment", "seq_nr")
+
+
+def _last_appends(events: DataFrame) -> DataFrame:
+    """Keep the last append of each row of journal of forked ids.
+
+    Rows of one key would be written with the same time, so that Cassandra mixed their columns.
+    """
+    of_row = Window.partitionBy(*KEY, "event.seq_nr", "timestamp").orderBy(F.desc("at"))
+    last = events.where("forked").withColumn("age", F.row_number().over(of_row)).where("age = 1").drop("age")
+    return events.where("NOT forked").unionByName(last)
 
 
 def _behind(at: Column) -> Any:

@@ -13,7 +13,8 @@ JOURNAL_KINDS = ("append", "delete", "purge", "mark")
 class Counts(Document):
     """Counts of records by kind.
 
-    `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before.
+    `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before; `forks`: appends
+    that begin with a sequence number which their id had reached before.
     """
 
     records: int = 0
@@ -27,6 +28,7 @@ class Counts(Document):
     events: int = 0
     ids: int = 0
     warnings: int = 0
+    forks: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
         """Return the sum of these counts and others."""
@@ -160,9 +162,14 @@ class ReplicationReport(Document):
             if c.unreadable
             else ""
         )
+        forks = (
+            f"; {c.forks} appends begin below an id's last sequence number (see the warnings)"
+            if c.forks
+            else ""
+        )
         topics = len({one.topic for one in self.ranges})
         return (
             f"{c.records} records of {topics} topics are in {self.keyspace}: {c.events} events of "
             f"{c.ids} ids, "
-            f"{c.deletes} deletes, {c.purges} purges, {c.marks} marks, {c.skipped} skipped{unreadable}"
+            f"{c.deletes} deletes, {c.purges} purges, {c.marks} marks, {c.skipped} skipped{forks}{unreadable}"
         )

@@ -6,6 +6,7 @@ Spark and this process write the same columns, Spark's timestamps as INT96.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +63,7 @@ class PieceFiles:
         require_rows(self.files, self.folds_folder, counts.ids)
 
     def counts(self) -> tuple[Counts, list[str]]:
-        """Return the counts of the piece, and the first warnings of its records."""
+        """Return the counts of the piece, and the first warnings of its records and of its forks."""
         kinds, events, warnings, told = Counter[str](), 0, 0, list[str]()
         for batch in self.records(["kind", "topic", "id", "warning", SEQ_NR]):
             kinds.update(batch["kind"].to_pylist())
@@ -71,10 +72,14 @@ class PieceFiles:
             warnings += warned.num_rows
             for row in warned.slice(0, NAMED_WARNINGS - len(told)).to_pylist():
                 told.append(f"topic {row['topic']}, id {row['id']}: {row['warning']}")
-        ids = applied = 0
-        for batch in self.folds(["applied"]):
+        ids = applied = forks = 0
+        forked = list[str]()
+        for batch in self.folds(["topic", "id", "applied", "forks"]):
             ids += batch.num_rows
             applied += pc.sum(batch["applied"]).as_py() or 0
+            forks += (count := pc.sum(pc.list_value_length(batch["forks"])).as_py() or 0)
+            if count and len(forked) < NAMED_WARNINGS:
+                forked += islice(_forked(batch), NAMED_WARNINGS - len(forked))
         counts = Counts(
             records=kinds.total(),
             appends=kinds["append"],
@@ -87,8 +92,9 @@ class PieceFiles:
             events=events,
             ids=ids,
             warnings=warnings,
+            forks=forks,
         )
-        return counts, told
+        return counts, [*told, *forked]
 
     def newest_overwritten(self) -> tuple[str, int] | None:
         """Return id and write time (microseconds) of the entry with the latest write time among those that are
@@ -123,6 +129,18 @@ class PieceFiles:
                     )
                     for batch in file.iter_batches(at_once, row_groups=[number], columns=list(columns)):
                         yield _in_utc(batch)
+
+
+def _forked(batch: pa.RecordBatch) -> Iterator[str]:
+    """Yield a text for each fork in folds."""
+    for row in batch.select(["topic", "id", "forks"]).to_pylist():
+        for fork in row["forks"]:
+            yield (
+                f"topic {row['topic']}, id {row['id']}: the append in partition {fork['partition']} at offset "
+                f"{fork['offset']} begins with sequence number {fork['seq_nr']}, which the id had reached before: two "
+                "writers were active, or an append was sent twice. Events of both are kept; where their times are "
+                "equal, only the later record's"
+            )
 
 
 def _bytes(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.errors import SealedFileDamaged, TagmillError, TopicRecreated, about_pipeline
+from tagmill.errors import GuardRefused, SealedFileDamaged, TagmillError, TopicRecreated, about_pipeline
 from tagmill.kafka.client import Kafka, Partition, Span
 from tagmill.kafka.offset_ranges import Range, capped, partitions_of, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
@@ -290,6 +290,7 @@ class _Attempt:
         )
         with way_out(self.name):
             writing.write()
+            self.replications.current(row.fence)
             if manifest.counts.unreadable:
                 self.workspace.store(DeadLetters).add(piece.dead_letters())
         self._point(manifest.ranges, row.written_at + 1)
@@ -321,14 +322,19 @@ class _Attempt:
         return Overwritten(f"the row of id {newest[0]!r} in {self.tables.name}.metajournal", newest[1])
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
-        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused
-        if one did not move.
+        """Move the pointers forward, each with a later write time than it has, and read them back; raise
+        GuardRefused if one did not move.
+
+        A pointer that is there already, or further, stays: another process may have gone on since the fence
+        was read.
         """
         partitions, now = [one.topic_partition for one in ranges], self.cassandra.now()
         known, moved = self.tables.pointers(partitions), dict[Partition, Pointer]()
         for one in ranges:
             before = known.get(one.topic_partition, Pointer(-1, now, 0))
-            if before.written >= written_at and before.offset != one.end - 1:
+            if before.offset >= one.end - 1:
+                continue
+            if before.written >= written_at:
                 self.warnings.append(ahead(Overwritten(self._pointer(one.topic_partition), before.written)))
             moved[one.topic_partition] = Pointer(
                 one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST))
@@ -336,7 +342,7 @@ class _Attempt:
         self.tables.point(moved.items())
         standing = self.tables.pointers(partitions)
         for partition, pointer in moved.items():
-            if (now_there := standing.get(partition)) is None or now_there.offset != pointer.offset:
+            if (now_there := standing.get(partition)) is None or now_there.offset < pointer.offset:
                 raise self.times.outranked(self._pointer(partition), now_there.written if now_there else None)
 
     def _pointer(self, partition: Partition) -> str:
@@ -349,13 +355,13 @@ class _Attempt:
 
     @contextmanager
     def _fenced(self, fence: int) -> Iterator[None]:
-        """Raise FenceRaised in place of an unexpected error, or of a missing file, if another process took over:
-        it may have removed this attempt's files.
+        """Raise FenceRaised in place of an unexpected error, a missing file or an outranked row if another process
+        took over: it may have removed this attempt's files, and written later rows.
         """
         try:
             yield
         except Exception as error:
-            if not isinstance(error, TagmillError) or isinstance(error, SealedFileDamaged):
+            if not isinstance(error, TagmillError) or isinstance(error, SealedFileDamaged | GuardRefused):
                 self.replications.current(fence)
             raise
 

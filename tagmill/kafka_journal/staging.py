@@ -5,6 +5,7 @@ stay as it was written, byte for byte, and the rules are those that a single id'
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -36,15 +37,15 @@ OF_EVENT = {"payload_txt": "text", "payload_bin": "data"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
 # Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal
-# record) or broken. `layout`: see partitioner.layout_of. `to`: the last seq_nr of an append, or the one that
-# a delete names. reason, key, value and raw_headers: only of broken records.
+# record) or broken. `layout`: see partitioner.layout_of. `first` and `to`: see fold.Record. reason, key, value and
+# raw_headers: only of broken records.
 STAGED = pa.schema(
     {
         "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
-        "segment": pa.int64(), "old_segment": pa.int64(), "to": pa.int64(), "origin": pa.string(), "version": pa.string(),
-        "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()),
-        "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(),
-        "raw_headers": HEADERS,
+        "segment": pa.int64(), "old_segment": pa.int64(), "first": pa.int64(), "to": pa.int64(), "origin": pa.string(),
+        "version": pa.string(), "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(),
+        "headers": pa.map_(pa.string(), pa.string()), "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(),
+        "key": pa.binary(), "value": pa.binary(), "raw_headers": HEADERS,
     }
 )  # fmt: skip
 # Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and
@@ -63,6 +64,7 @@ FACTS = [
     "offset",
     "timestamp",
     "kind",
+    "first",
     "to",
     "origin",
     "expire_after_ms",
@@ -83,6 +85,7 @@ FOLDED = pa.schema(
         "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
         "dropped": pa.struct({"turn": pa.int32(), "offset": pa.int64()}),
         "deletes": pa.list_(pa.struct({"at": pa.struct({"turn": pa.int32(), "offset": pa.int64()}), "to": pa.int64()})),
+        "forks": pa.list_(pa.struct({"partition": pa.int32(), "offset": pa.int64(), "seq_nr": pa.int64()})),
         "existed": pa.bool_(), "purged": pa.bool_(), "moved": pa.bool_(), "doomed_to": pa.int64(), "doomed_size": pa.int32(),
         "old_delete_to": pa.int64(), "expiry": pa.bool_(),
         "partition": pa.int32(), "offset": pa.int64(), "segment_size": pa.int32(), "seq_nr": pa.int64(), "delete_to": pa.int64(),
@@ -248,6 +251,7 @@ def _content(
     found = wire_format.decode_events(action, value)
     others = {name: _text(content) for name, content in headers if name != wire_format.ACTION}
     return {
+        "first": found.first,
         "to": found.last,
         "expire_after_ms": found.expire_after_ms,
         "metadata": wire_format.row_metadata(action, found),
@@ -306,6 +310,7 @@ def _record(row: dict[str, Any]) -> Record:
         row["partition"],
         row["offset"],
         row["timestamp"],
+        row["first"] or 0,
         row["to"] or 0,
         row["origin"],
         row["expire_after_ms"],
@@ -323,6 +328,7 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
         "partitions": fold.partitions,
         "dropped": fold.dropped and _position(fold.dropped),
         "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
+        "forks": [asdict(fork) for fork in fold.forks],
         "existed": before is not None,
         "purged": before is not None and fold.purged,
         "moved": after is not None and after != before,

@@ -90,6 +90,11 @@ class Events(msgspec.Struct, frozen=True):
     warning: str | None = None
 
     @property
+    def first(self) -> int:
+        """The lowest sequence number."""
+        return min(event.seq_nr for event in self.events)
+
+    @property
     def last(self) -> int:
         """The highest sequence number."""
         return max(event.seq_nr for event in self.events)
@@ -116,22 +121,24 @@ TOO_DEEP = "nested too deeply"
 
 
 def decode_action(header: bytes | None) -> Action | None:
-    """Decode the header `journal.action`; None if the record has no such header, or one that doesn't name one
+    """Decode the header `journal.action`; None if the record has no such header, or an object that names none
     of the four actions.
 
-    Raises Undecodable: it names one of the four, but is not valid, or is nested too deeply.
+    Raises Undecodable: it is not a JSON object, names several actions or an invalid one, or is nested too deeply.
     """
     if header is None:
         return None
     try:
         found = _object.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Undecodable(f"header {ACTION}: {error}") from None
     except RecursionError:
         raise Undecodable(f"header {ACTION}: {TOO_DEEP}") from None
     named = [name for name in found if name in KINDS]
-    if len(named) != 1:
+    if not named:
         return None
+    if len(named) > 1:
+        raise Undecodable(f"header {ACTION}: names {' and '.join(named)}")
     (name,) = named
     try:
         return _actions[name].decode(found[name])

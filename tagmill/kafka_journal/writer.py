@@ -3,7 +3,9 @@
 All of it may be written again: each row has the replication's own timestamp.
 
 The order is Kafka Journal's: a delete moves delete_to before its events are deleted, events are written
-before the entry that counts them, and a purge deletes the entry last. Deletions have a write time that is a
+before the entry that counts them, and a purge deletes the entry last. An entry that goes on gets its expiry
+first: with its new offset, its append counts as applied. A new entry gets it last, since Kafka Journal's readers
+fail on a row that has nothing else. Deletions have a write time that is a
 microsecond earlier than that of the rows.
 """
 
@@ -22,6 +24,8 @@ from tagmill.runs import checkpoints
 # unusual log left events there.
 FEW_SEGMENTS = 1000
 HIGHEST = 2**63 - 1
+# Columns of FOLDED that say when an entry expires.
+EXPIRY = ("expire_after_ms", "expire_on", "topic", "segment", "id")
 
 
 class Writing:
@@ -73,9 +77,18 @@ class Writing:
                 purged = ((row["topic"], row["old_segment"], row["id"]) for row in part if row["purged"])
                 self.tables.delete_entries(purged, self.removed_at)
             checkpoints.reached("replicate.after_purges")
+        self._write_expiry(going_on=True)
         self.records.write_entries(self.written_at)
-        for part in self._folds(["expire_after_ms", "expire_on", "topic", "segment", "id", "expiry"]):
-            self.tables.expire((tuple(row.values())[:-1] for row in part if row["expiry"]), self.written_at)
+        checkpoints.reached("replicate.before_expiry")
+        self._write_expiry(going_on=False)
+
+    def _write_expiry(self, *, going_on: bool) -> None:
+        """Write when entries expire, either those that existed and were not purged, or the new ones."""
+        for part in self._folds([*EXPIRY, "expiry", "existed", "purged"]):
+            chosen = (
+                row for row in part if row["expiry"] and going_on == (row["existed"] and not row["purged"])
+            )
+            self.tables.expire((tuple(row[name] for name in EXPIRY) for row in chosen), self.written_at)
 
     def _must_be_deleted(self, heads: Iterable[tuple[str, str, int, int]]) -> None:
         if row := self.tables.newest_write(heads, self.written_at):

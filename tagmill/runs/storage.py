@@ -225,6 +225,10 @@ class RunFiles:
         with self._told(relative, "listed"):
             return [info for info in self.filesystem.get_file_info(selector) if info.type == kind]
 
+    def _older(self, relative: str, moment: datetime) -> list[fs.FileInfo]:
+        listed = self._listed(relative, fs.FileType.File)
+        return [info for info in listed if info.mtime is not None and info.mtime < moment]
+
     def move(self, relative: str, folder: str) -> None:
         """Move one file to another folder of the same storage."""
         name = relative.rpartition("/")[2]
@@ -236,10 +240,13 @@ class RunFiles:
         with self._told(relative, "removed"), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(relative))
 
+    def count_older(self, relative: str, moment: datetime) -> int:
+        """Return how many files directly in a folder were last written before a moment."""
+        return len(self._older(relative, moment))
+
     def remove_older(self, relative: str, moment: datetime) -> int:
         """Remove the files directly in a folder that were last written before a moment; return how many."""
-        listed = self._listed(relative, fs.FileType.File)
-        old = [info for info in listed if info.mtime is not None and info.mtime < moment]
+        old = self._older(relative, moment)
         for info in old:
             with self._told(relative, "cleared"), suppress(FileNotFoundError):
                 self.filesystem.delete_file(info.path)

@@ -40,6 +40,7 @@ kind = "kafka_journal"
 keyspace = "carts"
 topic_prefixes = ["journal-"]
 schedule = "*/10 * * * *"
+cleanup_schedule = "@monthly"
 [pipelines.cart_events]
 kind = "kafka_journal_events"
 keyspace = "carts"

@@ -12,7 +12,7 @@ from tagmill.airflow.compat import AirflowFailException, AirflowRescheduleExcept
 
 REPORT = {
     "pipeline": "orders", "dry_run": True, "buckets": 2, "rows": 32, "refused_buckets": 3, "runs": 1, "batches": 4, "audits": 0,
-    "more": False, "partitions": [{"tag": "t"}, {"tag": "u"}], "warnings": [], "message": "pipeline orders: …",
+    "reports": 5, "more": False, "partitions": [{"tag": "t"}, {"tag": "u"}], "warnings": [], "message": "pipeline orders: …",
     "refused": [{"tag": "t", "reason": "held", "buckets": 3, "oldest": "a", "newest": "b", "text": "pipeline orders holds 'p'"}],
 }  # fmt: skip
 

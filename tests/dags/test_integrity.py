@@ -35,7 +35,7 @@ def test_each_pipeline_of_the_configuration_is_a_dag(dags):
     kinds = {
         "orders": ("deliver", "audit", "cleanup", "maintenance"),
         "payments": ("deliver", "audit", "cleanup", "maintenance"),
-        "carts": ("replicate", "purge", "maintenance"),
+        "carts": ("replicate", "purge", "cleanup", "maintenance"),
         "products": ("deliver", "cleanup", "maintenance"),
         "cart_events": ("deliver", "cleanup"),
     }
@@ -211,6 +211,7 @@ def test_kafka_journal_dag_has_no_params(dags):
     journal = dags["deliver_cart_events"]
     assert set(journal.task_dict) == {"plan", "seal", "push", "close", "again"} and not journal.params
     assert dags["cleanup_products"].schedule is None
+    assert cron(dags["cleanup_carts"].timetable) == "0 0 1 * *"
     assert cron(dags["cleanup_cart_events"].timetable) == "0 0 * * 0"
 
 

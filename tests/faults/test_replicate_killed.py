@@ -123,6 +123,29 @@ def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
     assert "begun" not in tagmill(journal.file, "status", "--json")[1]
 
 
+@BOTH_WAYS
+def test_replicate_given_up_keeps_prolonged_life(replicated: Any) -> None:
+    """Crash between the entries and the expiry of new ids, and give the replication up: an id whose life was
+    prolonged has the later expiry, so nothing purges it.
+    """
+    journal, topic = replicated.journal, replicated.topic
+    topic.append("prolonged", [(1, 1)], expire_after="1 day")
+    topic.flush()
+    replicated.here()
+    topic.append("prolonged", [(2, 2)], expire_after="30000 days")
+    topic.append("new", [(1, 1)], expire_after="1 day")
+    topic.flush()
+    replicated.crash("replicate.before_expiry")
+    assert journal.entries()["new"]["seq_nr"] == 1
+    asked = ("run", "give-up", "-p", journal.name, "--why", "its files are lost", "--yes")
+    code, _, error = tagmill(journal.file, *asked)
+    assert code == 0, error
+    replicated.here()
+    assert {key: row["seq_nr"] for key, row in journal.entries().items()} == {"new": 1, "prolonged": 2}
+    shown = replicated("--dry-run", what="purge-expired").end()
+    assert shown.code == 0 and "0 ids have expired" in shown.out, shown
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
@@ -147,11 +170,16 @@ def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> No
 
 @BOTH_WAYS
 @pytest.mark.long
-def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None:
-    """Wake a frozen replication after two others have finished it and gone further."""
+@pytest.mark.parametrize(
+    "instant", ["replicate.after_commit", "replicate.before_expiry", "replicate.after_entries"]
+)
+def test_replicate_frozen_during_others_changes_nothing(replicated: Any, instant: str) -> None:
+    """Wake a frozen replication after two others have finished it and gone further: it says so, moves no
+    pointer back, and `status` knows of no failure.
+    """
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
-    frozen = replicated(at="replicate.after_commit")
+    frozen = replicated(at=instant)
     frozen.freeze()
     free_lease(journal.stack.session, journal.name)
     replicated.here()
@@ -162,6 +190,7 @@ def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None
     woken = frozen.wake()
     assert woken.code == 75 and "was taken over" in woken.error
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
+    assert "all that is in Kafka is replicated" in tagmill(journal.file, "status", "--json")[1]
 
 
 @BOTH_WAYS

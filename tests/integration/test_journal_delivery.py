@@ -18,6 +18,7 @@ from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError, JournalRecreated
 from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.partitioner import partition_of
 from tagmill.kafka_journal.fold import entry_segments
 from tagmill.kafka_journal.head import heads
 from tagmill.kafka_journal.replicate import replicate
@@ -230,6 +231,29 @@ def test_journal_made_anew_stops_before_reading(shop, kafka):
     assert checked_verdict(one).startswith("exactly once")
 
 
+@pytest.mark.parametrize("small_run_rows", [20_000, 0], ids=["here", "by Spark"])
+def test_journal_events_of_two_writers_are_delivered(shop, small_run_rows):
+    """Deliver what a second writer has appended below events that were delivered before, alone and next to new
+    events, in one segment and across segments.
+    """
+    one = shop(small_run_rows=small_run_rows)
+    ids = ("in one", "across")
+    for key, size in zip(ids, (10_000, 4), strict=True):
+        one.topic.append(key, [(n, "a") for n in range(1, 41)])
+        assert [run["rows"] for run in one.both(segment_size=size)] == [40]
+    for key in ids:
+        one.topic.append(key, [(38, "b"), (39, "b")])
+    assert [run["rows"] for run in one.both()] == [4]
+    for key in ids:
+        one.topic.append(key, [(21, "c")])
+        one.topic.append(key, [(41, "a")])
+    assert [run["rows"] for run in one.both()] == [4]
+    twice = [("across", 21), ("across", 38), ("across", 39), ("in one", 21), ("in one", 38), ("in one", 39)]
+    assert one.events() == sorted([*((key, n) for key in ids for n in range(1, 42)), *twice])
+    assert {payload for _, payload in one.events("seq_nr, payload") if payload != '"a"'} == {'"b"', '"c"'}
+    assert checked_verdict(one).startswith("exactly once")
+
+
 def test_journal_without_tags_delivers_all_events(shop, replicated_both_ways):
     """Deliver all events across segments and skipped numbers, but not those deleted or purged before."""
     one = shop()
@@ -401,11 +425,12 @@ def test_journal_moved_id_is_delivered_from_both_partitions(shop):
     one = shop(max_records_per_run=6)
     for number in range(1, 14):
         one.topic.append("fills", [(number, number)])
-    one.topic.append("moves", [(1, 1)])
+    moves = next(key for key in map(str, range(9)) if partition_of(key.encode(), 2) == 1)
+    one.topic.append(moves, [(1, 1)])
     one.topic.grow(2)
-    one.topic.append("moves", [(2, 2)], partition=1)
+    one.topic.append(moves, [(2, 2)], partition=1)
     one.both()
-    assert one.events() == [*(("fills", number) for number in range(1, 14)), ("moves", 1), ("moves", 2)]
+    assert one.events() == [(moves, 1), (moves, 2), *(("fills", number) for number in range(1, 14))]
 
 
 @pytest.mark.long

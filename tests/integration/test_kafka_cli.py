@@ -1,16 +1,20 @@
 """`tagmill kafka-journal` and `tagmill deadletters` as a person types them."""
 
 import json
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from tagmill.config.settings import Settings
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
-from tests.support.delivery import OWNER, tagmill
+from tests.support.delivery import OWNER, shown_first, tagmill
 from tests.support.kafka import append_header
 from tests.support.topics import Crashed, crashing
 
@@ -155,3 +159,50 @@ def test_cli_mistake_is_one_line(said, monkeypatch):
     said.journal.settings(FEW_ROWS, topics=["no-such-topic"])
     code, _, error = said("kafka-journal", "replicate")
     assert code == 2 and "has no topic no-such-topic" in error and error.count("\n") == 1
+
+
+def test_cli_discard_deletes_letters_of_topic(said):
+    """Delete the dead letters of one topic of a Kafka Journal, after a dry run, with the person's reason."""
+    journal = said.journal
+    topics = [journal.topic(suffix) for suffix in "ab"]
+    for topic in topics:
+        topic.send("id", b"cut", [append_header(1, 1, "binary")])
+        topic.flush()
+    assert said("kafka-journal", "replicate")[0] == 0
+    asked = ("--topic", topics[0].name, "--pipeline", journal.name, "--why", "seen", "--yes")
+    code, shown, error = shown_first(journal.file, "deadletters", "discard", *asked)
+    assert code == 0 and f"1 dead letters of topic {topics[0].name} are discarded" in shown, error
+    assert [one["topic"] for one in json.loads(said("deadletters", "list", "--json")[1])] == [topics[1].name]
+    assert tagmill(journal.file, "deadletters", "discard", *asked)[0] == 2
+    with Ledger(Settings.load(journal.file).cassandra) as ledger:
+        (noted,) = ledger.interventions(journal.name)
+    assert (noted.what, noted.why) == (f"deadletters discard {topics[0].name}", "seen")
+
+
+def test_cli_cleanup_removes_old_reports(said):
+    """Delete job reports of a Kafka Journal past its retention, under its lease; those that pipelines share stay
+    until they are past the longest retention.
+    """
+    journal, settings = said.journal, Settings.load(said.journal.file)
+    root, now = Path(settings.storage.root), datetime.now(UTC)
+    shared, own = root / "all" / "reports", root / journal.name / "reports"
+    for folder in (shared, own):
+        folder.mkdir(parents=True)
+        for days in (20, 40, 110):
+            (file := folder / f"{days} days").touch()
+            os.utime(file, times=((now - timedelta(days=days)).timestamp(),) * 2)
+
+    def left():
+        return [sorted(int(file.name.split()[0]) for file in folder.iterdir()) for folder in (own, shared)]
+
+    other = f'[pipelines.other]\nkind = "kafka_journal"\nkeyspace = "{journal.name}_o"\ntopics = ["o"]\n'
+    journal.file.write_text(journal.file.read_text() + other + "retention_days = 100\n")
+    with Ledger(settings.cassandra) as ledger:
+        lease = Lease(ledger.cassandra, journal.ledger, journal.name, "somebody", 30)
+        with lease.held(0):
+            assert said("cleanup", "--yes")[0] == 75 and left() == [[20, 40, 110]] * 2
+    for options, after in (("--dry-run", [[20, 40, 110]] * 2), ("--yes", [[20], [20, 40]])):
+        code, shown, error = said("cleanup", options, "--json")
+        assert code == 0 and json.loads(shown)["reports"] == 3, error
+        assert left() == after
+    assert json.loads(said("cleanup", "--yes", "--json")[1])["reports"] == 0

@@ -1,5 +1,6 @@
 """Kafka Journal replication: each storage case and action rule on a real broker and a real Cassandra."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[T
     topic.purge("purged-at-once")
     topic.append("above", [(1, 1), (2, 2)])
     topic.delete("above", 100)
+    topic.append("begins-high", [(5, 5), (6, 6)])
     topic.append("skipping", [(1, 1), (FAR, 2)])
     topic.append("gone-far", [(1, 1), (FAR, 2)])
     topic.append("expiring", [(1, 1)], expire_after="36 hours")
@@ -136,6 +138,7 @@ def told(stack, kafka, spark, both_replications, tmp_path_factory) -> Iterator[T
     topic.purge("reborn")
     sent["reborn"] = topic.append("reborn", [(1, "new")])
     topic.append("above", [(3, 3)])
+    topic.append("delete-none", [(4, 4)])
     topic.delete("skipping", 5)
     topic.append("skipping", [(FAR + 1, 3)])
     topic.purge("gone-far")
@@ -176,11 +179,19 @@ def test_append_with_entry_updates_seq_nr(told):
     assert {row["meta_record_id"] for row in told.rows if row["id"] == "whole"} == {entry["record_id"], None}
 
 
-@pytest.mark.parametrize("key", ["delete-none", "purge-none", "mark-none", "purged-at-once"])
+def test_delete_without_entry_creates_it(told):
+    """Create the entry of an id that a Delete is the first record of; its next append goes on behind that."""
+    assert told.state("delete-none") == (4, 3) and told.seq_nrs("delete-none") == [4]
+
+
+def test_life_begins_behind_its_delete_to(told):
+    """Set delete_to so that Kafka Journal's readers begin in the segment of the first event."""
+    assert told.state("begins-high") == (6, 4) and told.seq_nrs("begins-high") == [5, 6]
+
+
+@pytest.mark.parametrize("key", ["purge-none", "mark-none", "purged-at-once"])
 def test_actions_without_entry_do_nothing(told, key):
-    """Ignore a delete, a purge and a mark of an id without an entry, and an append purged in the same
-    poll.
-    """
+    """Ignore a purge and a mark of an id without an entry, and an append purged in the same poll."""
     assert told.state(key) is None and told.seq_nrs(key) == []
 
 
@@ -208,8 +219,9 @@ def test_append_after_purge_begins_new_life(told):
     assert (row["payload_txt"], row["meta_record_id"]) == ('"new"', entry["record_id"])
 
 
-def test_delete_to_may_be_above_seq_nr(told):
-    assert told.state("above") == (3, 100) and told.seq_nrs("above") == [3]
+def test_delete_above_seq_nr_ends_there(told):
+    """Delete up to seq_nr at most, so that readers see the next event."""
+    assert told.state("above") == (3, 2) and told.seq_nrs("above") == [3]
 
 
 def test_sequence_numbers_may_skip_far(told):
@@ -249,8 +261,8 @@ def test_pointers_name_the_last_record_that_was_read(told):
         (told.topic.name, 0): sum(report.counts.records for report in told.reports) - 1
     }
     found = told.reports[0].counts
-    assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (13, 4, 2, 1, 0)
-    assert found.records == 20 and found.ids == 16
+    assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (14, 4, 2, 1, 0)
+    assert found.records == 21 and found.ids == 17
 
 
 def test_replicate_nothing_new_starts_no_spark(kafka_journal):
@@ -541,6 +553,42 @@ def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
 
 
+def test_replicate_two_writers_keeps_and_names_events(kafka_journal, spark):
+    """Keep the events of two writers of an id, with a warning; of equal numbers and times only the later record's."""
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=4), journal.topic()
+    topic.append("forked", [(n, "a") for n in range(1, 11)])
+    topic.flush()
+    assert run().counts.forks == 0
+    topic.append("forked", [(9, "b"), (10, "b")])
+    topic.append("forked", [(11, "a")])
+    topic.append("twice", [(1, "first"), (2, "first")], tags=["t"], headers=[("h", b"v")])
+    topic.clock -= topic.step
+    topic.append("twice", [(2, None), (3, "later")])
+    topic.flush()
+    report = run()
+    assert report.counts.forks == 2 and "2 appends begin below" in report.message
+    told = [
+        re.findall(r"id (\w+): .* offset (\d+) begins .* number (\d+),", text)[0] for text in report.warnings
+    ]
+    assert sorted(told) == [("forked", "1", "9"), ("twice", "4", "2")]
+    rows = [(row["id"], row["seq_nr"], row["payload_txt"]) for row in journal.rows()]
+    assert rows[8:12] == [
+        ("forked", 9, '"a"'),
+        ("forked", 9, '"b"'),
+        ("forked", 10, '"a"'),
+        ("forked", 10, '"b"'),
+    ]
+    assert rows[12:] == [
+        ("forked", 11, '"a"'),
+        ("twice", 1, '"first"'),
+        ("twice", 2, None),
+        ("twice", 3, '"later"'),
+    ]
+    mixed = journal.rows()[-2]
+    assert (mixed["offset"], mixed["payload_type"], mixed["tags"], mixed["headers"]) == (4, None, None, None)
+
+
 def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
     """Keep unreadable records unchanged as dead letters, and replicate the rest."""
     from tagmill.cassandra.client import Cassandra
@@ -566,23 +614,27 @@ def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, 
     name, action = append_header(5, 5)
     odd_headers.send(topic.port, topic.name, b"good", b"{}", [(name.encode(), action), (b"\xff", b"")])
     topic.append("good", [(6, 6)])
+    topic.send("good", b'{"events":[{"seqNr":7}]}', [(name, action[:-1])])
     topic.flush()
     with KafkaClient(journal.settings(FEW_ROWS).kafka) as client:
-        *_, odd, last = client.read(topic.name, 0, Span(0, 14))
+        *_, odd, last, _ = client.read(topic.name, 0, Span(0, 15))
     assert odd.headers == NAME_NOT_UTF8 and last.headers == [append_header(6, 6, origin="app")]
     report = run()
-    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (7, 3, 4)
+    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (8, 3, 4)
     assert [text for text in report.warnings if "expireAfter" in text and "soon" in text]
-    assert "7 can't be read: tagmill deadletters list" in report.message
+    assert "8 can't be read: tagmill deadletters list" in report.message
     assert journal.seq_nrs("good") == [1, 4, 6] and journal.seq_nrs(longest) == [1]
     with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
         letters = list(DeadLetters(cassandra, "tagmill_test", journal.name).listed())
-    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11, 12]
+    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11, 12, 14]
     first = letters[0]
     assert first.record.value == cut and first.record.key == b"good" and "cut off" in first.reason
     assert first.record.headers == [append_header(2, 2, "binary"), ("user", b"\xff")]
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
     assert letters[6].reason == "the name of a header is not UTF-8" and letters[6].record.value == b"{}"
+    assert letters[7].reason.startswith(f"header {name}: ") and letters[7].record.headers == [
+        (name, action[:-1])
+    ]
 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("both_replications")
 IDS, ACTIONS, POLLS = 8, 160, 6
 INSTANTS = (
     "replicate.staged", "replicate.before_commit", "replicate.after_commit", "replicate.after_delete_to", "replicate.after_deletes",
-    "replicate.after_events", "replicate.after_purges", "replicate.after_entries", "replicate.before_end",
+    "replicate.after_events", "replicate.after_purges", "replicate.before_expiry", "replicate.after_entries", "replicate.before_end",
 )  # fmt: skip
 
 
@@ -32,13 +32,13 @@ class Model:
 
     def append(self, numbers, payload, timestamp):
         self.events |= {(number, timestamp): payload for number in numbers}
-        seq_nr, delete_to = self.entry or (0, None)
+        seq_nr, delete_to = self.entry or (0, numbers[0] - 1 or None)
         self.entry = (max(seq_nr, numbers[-1]), delete_to)
 
     def delete(self, to):
-        if self.entry:
-            self.entry = (self.entry[0], max(self.entry[1] or 0, to))
-            self.events = {key: payload for key, payload in self.events.items() if key[0] > to}
+        seq_nr, delete_to = self.entry or (to, to)
+        self.entry = (seq_nr, max(delete_to or 0, min(to, seq_nr)))
+        self.events = {key: payload for key, payload in self.events.items() if key[0] > to}
 
     def purge(self):
         self.events, self.entry = {}, None

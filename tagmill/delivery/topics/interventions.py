@@ -23,10 +23,7 @@ from tagmill.delivery.topics.same_journal import SameJournal
 from tagmill.delivery.topics.table_columns import layout, sealed_layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.kafka.set_apart import of_topic
-from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.same_tables import would_accept
-from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs.operator_action import OperatorAction
 from tagmill.runs.sealed_files import all_batches
 
@@ -119,31 +116,6 @@ class TopicInterventions(OperatorAction):
                 run,
                 batch_id,
                 despite_views=self.despite_views,
-            )
-
-    def discard(self, topic: str) -> str:
-        """Delete a topic's dead letters, and forget which of its records are set apart; raise GuardRefused if it has
-        neither.
-        """
-        with self.at_work() as workspace:
-            ledger, letters, table = workspace.ledger, workspace.store(DeadLetters), workspace.store(SetApart)
-            positions = list(letters.positions(topic))
-            apart = of_topic(table.items(Kind.RECORD), topic)
-            if not positions and not apart:
-                raise GuardRefused(
-                    f"pipeline {self.name} has no dead letters of topic {topic}, and no records of it are set "
-                    f"apart. Nothing was changed. Look: tagmill deadletters list --pipeline {self.name}",
-                    pipeline=self.name,
-                )
-            if not self.dry_run:
-                last, action = ledger.last_run(self.name), f"deadletters discard {topic}"
-                ledger.record_intervention(self.name, last, self.who, action, self.why)
-                letters.forget(positions)
-                for item in apart:
-                    table.remove(Kind.RECORD, item)
-            return (
-                f"pipeline {self.name}: {len(positions)} dead letters of topic {topic} {self.be('are')} discarded; "
-                f"{len(apart)} records of it {self.be('are')} set apart no longer"
             )
 
     def accept_journal(self) -> str:

@@ -1,7 +1,8 @@
 """Read the new events of a Kafka Journal's tables as the source of a delivery, as rows of a batch.
 
 metajournal names the ids that a record of the run's ranges, or a later one, has touched. The new events of an
-id are its last ones, so they are searched from its end. Delivered are the events that the journal's own
+id are its last ones, so they are searched from its end. Two writers of an id that are active at once (a fork)
+leave new events below old ones, so the search passes some old ones (docs/decisions/0118). Delivered are the events that the journal's own
 readers see: none up to delete_to, and none of an earlier life (an orphan that an interrupted purge has left),
 whichever sequence numbers are skipped.
 """
@@ -10,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -51,6 +52,8 @@ MOST_ENTRIES, STREAMS = 50_000, 2
 # Most ids have fewer than NEWEST new events: the first query fetches the positions of the newest events, the
 # second the new events themselves. IDS_AT_ONCE ids are queried together.
 NEWEST, IDS_AT_ONCE = 50, 100
+# Old events that follow each other at which the search for new ones ends.
+OLD_TO_PASS = 25
 ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
 # Sequence numbers may skip: if an id spans this many segments, the existing ones are looked up instead of
 # counted through.
@@ -204,8 +207,8 @@ class Events:
             ]
             few = list[tuple[dict[str, Any], list[Any]]]()
             for entry, newest in zip(part, self.tables.newest(asked), strict=True):
-                new = self._behind_old(entry, newest)
-                if len(new) < len(newest) or (len(newest) < NEWEST and not _lower(entry, _top(entry))):
+                new, is_ended = self._new(entry, newest)
+                if is_ended or (len(newest) < NEWEST and not _lower(entry, _top(entry))):
                     few.append((entry, new))
                     continue
                 for row in self._from(entry, *self._begin(entry)):
@@ -236,14 +239,15 @@ class Events:
 
     def _begin(self, entry: dict[str, Any]) -> tuple[int, int]:
         """Return the segment and sequence number of the first new event: search backwards, segment by
-        segment, up to an old event.
+        segment, up to OLD_TO_PASS old events.
         """
-        begin = (_top(entry), (entry["delete_to"] or 0) + 1)
+        begin, passed = (_top(entry), (entry["delete_to"] or 0) + 1), 0
         for segment in (_top(entry), *_lower(entry, _top(entry))):
             for row in self.tables.positions(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
-                if self._is_old(entry, row):
+                if not self._is_old(entry, row):
+                    begin, passed = (segment, row.seq_nr), 0
+                elif (passed := passed + 1) == OLD_TO_PASS:
                     return begin
-                begin = (segment, row.seq_nr)
         return begin
 
     def _from(self, entry: dict[str, Any], segment: int, seq_nr: int) -> Iterator[Any]:
@@ -251,12 +255,21 @@ class Events:
         rows = self.tables.events(entry["id"], entry["topic"], sorted({*later, _top(entry)}), seq_nr - 1)
         return (row for row in rows if _of_this_life(entry, row))
 
-    def _behind_old(self, entry: dict[str, Any], newest: Iterable[Any]) -> list[Any]:
-        return list(takewhile(lambda row: not self._is_old(entry, row), newest))
+    def _new(self, entry: dict[str, Any], newest: Iterable[Any]) -> tuple[list[Any], bool]:
+        """Return the positions down to the last new event, and whether OLD_TO_PASS old ones follow it."""
+        new, passed = list[Any](), list[Any]()
+        for row in newest:
+            if not self._is_old(entry, row):
+                new, passed = [*new, *passed, row], []
+            else:
+                passed.append(row)
+            if len(passed) == OLD_TO_PASS:
+                return new, True
+        return new, False
 
     def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
-        """Return whether an earlier run has delivered this event, and so all with lower numbers, which grow
-        with the partition's offsets.
+        """Return whether an earlier run has delivered this event, and so those with lower numbers, which grow with
+        the partition's offsets except in forks.
 
         A row of a partition that the id was in before its topic got more partitions can't say that.
         """

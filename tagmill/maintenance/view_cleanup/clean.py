@@ -10,7 +10,7 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.same_tables import require_same_tables
-from tagmill.maintenance.view_cleanup.retention import Removed, Retention
+from tagmill.maintenance.view_cleanup.retention import Removed, Retention, old_reports
 from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.progress import Tell
@@ -28,18 +28,18 @@ def clean(
     delete: bool,
     tell: Tell = silent,
 ) -> dict[str, Any]:
-    """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without
-    `delete`, only report them.
+    """Clean up one pipeline: delete proven view partitions, and runs, audits and job reports past retention;
+    without `delete`, only report them.
 
-    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past
+    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches, audits and reports past
     retention, more, `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
     Raises GuardRefused for a deletion while cleanup.enabled is false, LeaseTaken while the pipeline, or
     another one that delivers the same rows, is at work.
     """
-    if pipeline in settings.streams:
+    if pipeline in settings.streams or pipeline in settings.kafka_journals:
         leases = [pipeline] if delete else []
         with open_workspace(settings, pipeline, owner=owner, leases=leases, tell=tell) as workspace:
-            return _of_stream(workspace, delete)
+            return _of_kafka(workspace, delete)
     chosen = settings.pipeline(pipeline)
     if delete and not chosen.cleanup.enabled:
         raise GuardRefused(
@@ -65,10 +65,16 @@ def clean(
     return _result(pipeline, found, removed, warnings, delete)
 
 
-def _of_stream(workspace: Workspace, delete: bool) -> dict[str, Any]:
-    """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view."""
+def _of_kafka(workspace: Workspace, delete: bool) -> dict[str, Any]:
+    """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view.
+
+    A replication keeps no files once it is done: only job reports are left.
+    """
     now = agreed_now(workspace.settings, workspace.cassandra)
-    removed = Retention(workspace, now).run(delete=delete)
+    if workspace.name in workspace.settings.kafka_journals:
+        removed = Removed(reports=old_reports(workspace, now, delete=delete))
+    else:
+        removed = Retention(workspace, now).run(delete=delete)
     return _result(workspace.name, Found(), removed, [], delete)
 
 
@@ -108,11 +114,12 @@ def _result(
         "runs": removed.runs,
         "batches": removed.batches,
         "audits": removed.audits,
+        "reports": removed.reports,
         "more": survey.more or removed.more,
         "partitions": survey.gone,
         "refused": refused,
         "warnings": warnings,
         "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, "
         f"{stay} stay; "
-        f"{removed.runs} runs and {removed.audits} audits past retention {done}",
+        f"{removed.runs} runs, {removed.audits} audits and {removed.reports} job reports past retention {done}",
     }

@@ -35,29 +35,37 @@ _RUN_FOLDER = re.compile(r"run-(\d{8,})")
 
 @dataclass(slots=True)
 class Removed:
-    """Counts of runs, batches and audits that were removed, or would be; `more`: runs beyond RUNS_AT_ONCE are
-    left for the next cleanup.
+    """Counts of runs, batches, audits and job reports that were removed, or would be; `more`: runs beyond
+    RUNS_AT_ONCE are left for the next cleanup.
     """
 
     runs: int = 0
     batches: int = 0
     audits: int = 0
+    reports: int = 0
     more: bool = False
 
 
+def old_reports(workspace: Workspace, now: datetime, *, delete: bool) -> int:
+    """Count the job reports past retention, and remove them if `delete`: those of the pipeline, and those of jobs
+    of several pipelines, which count once they are past retention for each pipeline.
+    """
+    settings, files = workspace.settings, workspace.files
+    every = {**settings.pipelines, **settings.streams, **settings.kafka_journals}
+    days = {name: one.retention_days for name, one in every.items()}
+    own, of_all = (now - timedelta(days=age) for age in (days[workspace.name], max(days.values())))
+    clear = files.remove_older if delete else files.count_older
+    return clear(f"{workspace.name}/{REPORTS}", own) + clear(SHARED_REPORTS, of_all)
+
+
 class Retention:
-    """Removes runs, files, pages, audits and job reports past retention of one pipeline."""
+    """Removes runs, files, pages, audits and job reports past retention of one pipeline that delivers."""
 
     def __init__(self, workspace: Workspace, now: datetime) -> None:
         self.ledger, self.name, self.files = workspace.ledger, workspace.name, workspace.files
+        self.workspace, self.now = workspace, now
         self.before = now - timedelta(days=workspace.delivering.retention_days)
-        settings = workspace.settings
-        longest = max(
-            one.retention_days for one in (*settings.pipelines.values(), *settings.streams.values())
-        )
-        # What jobs of all pipelines wrote counts as past retention once it is so for each of them.
-        self.before_of_all = now - timedelta(days=longest)
-        of_stream = workspace.name in settings.streams
+        of_stream = workspace.name in workspace.settings.streams
         self.read: Callable[[RunFiles, RunRow], Sealed] = topics.read_manifest if of_stream else read_manifest
         self.retired = workspace.store(Retired)
         self.times = workspace.store(BatchTimes)
@@ -65,7 +73,7 @@ class Retention:
         self.last_run = self.ledger.last_run(self.name)
 
     def run(self, *, delete: bool) -> Removed:
-        """Count the runs, batches and audits past retention, and remove them if `delete`."""
+        """Count the runs, batches, audits and job reports past retention, and remove them if `delete`."""
         removed = Removed()
         for row, batches in self._due():
             if removed.runs == RUNS_AT_ONCE:
@@ -80,6 +88,7 @@ class Retention:
         if delete:
             self._move_mark()
             self._sweep(old_audits)
+        removed.reports = old_reports(self.workspace, self.now, delete=delete)
         return removed
 
     # -- runs
@@ -127,8 +136,8 @@ class Retention:
             self.retired.move_up_to(mark)
 
     def _sweep(self, old_audits: list[AuditRow]) -> None:
-        """Remove the files of runs that left the ledger, the given audits with their pages, and job reports
-        and slices of a rekeying past retention.
+        """Remove the files of runs that left the ledger, the given audits with their pages, and slices of a
+        rekeying past retention.
 
         Files of a run under way stay: it is the newest run, or newer.
         """
@@ -146,9 +155,7 @@ class Retention:
         for row in old_audits:
             self.files.remove_folder(audits.folder(self.name, row.audit))
             self.audits.forget(row)
-        self.files.remove_older(f"{self.name}/{REPORTS}", self.before)
         self.files.remove_older_folders(f"{self.name}/{SLICES}", self.before)
-        self.files.remove_older(SHARED_REPORTS, self.before_of_all)
 
     def _gone(self, place: str, mark: int) -> Iterator[tuple[str, int]]:
         for folder in self.files.folders(place):

@@ -1,6 +1,6 @@
 """Storage cases of Kafka Journal, and that folding many actions equals applying them one by one."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tagmill.kafka_journal.fold import (
     Fold,
+    Fork,
     Record,
     entry_segments,
     expire_on,
@@ -20,8 +21,10 @@ from tagmill.kafka_journal.fold import (
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def record(kind, offset, to=0, partition=0, after=None):
-    return Record(kind, "t", partition, offset, BEGIN + timedelta(seconds=offset), to, "o", after)
+def record(kind, offset, to=0, partition=0, after=None, first=None):
+    """Return a record; an append has the event `to` alone unless `first` is given."""
+    lowest = to if first is None and kind == "append" else first or 0
+    return Record(kind, "t", partition, offset, BEGIN + timedelta(seconds=offset), lowest, to, "o", after)
 
 
 def folded(*records, entry=None):
@@ -31,14 +34,25 @@ def folded(*records, entry=None):
     return fold
 
 
-STANDING = folded(record("append", 1, 5)).entry
+STANDING = folded(record("append", 1, 5, first=1)).entry
 
 
 def test_append_without_an_entry_creates_it():
-    entry = folded(record("append", 7, 5)).entry
+    entry = folded(record("append", 7, 5, first=1)).entry
     assert (entry.seq_nr, entry.delete_to, entry.segment_size, entry.offset) == (5, None, 10, 7)
     assert entry.created == entry.updated == BEGIN + timedelta(seconds=7)
     assert entry.record_id == record_id("t", 0, 7)
+
+
+@pytest.mark.parametrize(("first", "delete_to"), [(1, None), (2, 1), (10_001, 10_000)])
+def test_new_life_is_deleted_before_first_event(first, delete_to):
+    """Set delete_to below the first event of a life, also behind a purge; later appends leave it."""
+    begun = record("append", 7, first + 4, first=first)
+    later = record("append", 8, first + 9, first=first + 5)
+    for before in (None, STANDING):
+        records = [record("purge", 6), begun] if before else [begun]
+        assert folded(*records, entry=before).entry.delete_to == delete_to
+        assert folded(*records, later, entry=before).entry.delete_to == delete_to
 
 
 def test_append_to_entry_keeps_its_life():
@@ -52,7 +66,18 @@ def test_append_to_entry_keeps_its_life():
     )
 
 
-@pytest.mark.parametrize("kind", ["delete", "purge", "mark"])
+@pytest.mark.parametrize("before", [None, STANDING], ids=["no life", "purged life"])
+def test_delete_without_entry_creates_it(before):
+    """Create an entry from a Delete alone; the events that a later append continues with are not covered."""
+    records = [record("purge", 6)] * bool(before) + [record("delete", 7, 3)]
+    entry = folded(*records, entry=before).entry
+    assert (entry.seq_nr, entry.delete_to, entry.offset, entry.record_id) == (3, 3, 7, record_id("t", 0, 7))
+    assert entry.created == entry.updated == BEGIN + timedelta(seconds=7) and entry.expire_on is None
+    on = folded(*records, record("append", 8, 4), entry=before).entry
+    assert (on.seq_nr, on.delete_to, on.record_id) == (4, 3, entry.record_id)
+
+
+@pytest.mark.parametrize("kind", ["purge", "mark"])
 def test_without_an_entry_the_others_do_nothing(kind):
     fold = folded(record(kind, 7, 3))
     assert fold.entry is None and fold.deletes == [] and fold.cut_to == 0
@@ -64,10 +89,14 @@ def test_delete_with_entry_sets_delete_to():
     assert (fold.entry.delete_to, fold.entry.seq_nr, fold.entry.offset, fold.cut_to) == (3, 5, 7, 3)
 
 
-def test_delete_to_may_exceed_seq_nr():
-    """Accept a delete_to above seq_nr, and never lower it."""
+def test_delete_above_seq_nr_ends_there():
+    """Delete up to seq_nr at most, so that readers see what is appended later, and never lower delete_to."""
     fold = folded(record("delete", 7, 30), record("delete", 8, 2), entry=STANDING)
-    assert (fold.entry.delete_to, fold.cut_to) == (30, 5)
+    assert (fold.entry.delete_to, fold.cut_to) == (5, 5)
+    fold = folded(record("delete", 7, 30), record("append", 8, 6), record("delete", 9, 2), entry=STANDING)
+    assert (fold.entry.delete_to, fold.entry.seq_nr, fold.cut_to) == (5, 6, 5)
+    above = folded(record("delete", 7, 3), entry=replace(STANDING, delete_to=30)).entry
+    assert above.delete_to == 30
 
 
 def test_purge_with_entry_ends_its_life():
@@ -76,6 +105,16 @@ def test_purge_with_entry_ends_its_life():
     assert fold.entry is None and fold.purged and fold.cut_to == 0
     again = folded(record("purge", 7), record("append", 8, 2), entry=STANDING)
     assert (again.entry.seq_nr, again.entry.record_id) == (2, record_id("t", 0, 8))
+
+
+def test_append_below_last_number_is_fork():
+    """Note appends that begin where the id has been, those of earlier lives and of earlier reads apart."""
+    stale, next_one = record("append", 7, 4, first=3), record("append", 8, 6)
+    assert folded(stale, next_one, entry=STANDING).forks == [Fork(0, 7, 3)]
+    assert folded(next_one, record("append", 9, 6), entry=STANDING).forks == [Fork(0, 9, 6)]
+    assert folded(stale, record("purge", 8), record("append", 9, 1), entry=STANDING).forks == []
+    later = replace(STANDING, offset=8)
+    assert folded(stale, next_one, record("append", 9, 5), entry=later).forks == [Fork(0, 9, 5)]
 
 
 def test_mark_changes_nothing():
@@ -157,10 +196,11 @@ class Model:
     def apply(self, kind, to):
         if kind == "append":
             self.events.add(to)
-            seq_nr, delete_to = self.entry or (0, None)
+            seq_nr, delete_to = self.entry or (0, to - 1 or None)
             self.entry = (max(seq_nr, to), delete_to)
-        elif kind == "delete" and self.entry:
-            self.entry = (self.entry[0], max(self.entry[1] or 0, to))
+        elif kind == "delete":
+            seq_nr, delete_to = self.entry or (to, to)
+            self.entry = (seq_nr, max(delete_to or 0, min(to, seq_nr)))
             self.events -= {event for event in self.events if event <= to}
         elif kind == "purge":
             self.events, self.entry = set(), None

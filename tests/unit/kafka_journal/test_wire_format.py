@@ -40,22 +40,22 @@ def test_each_of_the_four_actions_is_known(content, kind):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        b"",
-        b"{}",
-        b'{"other":1}',
-        b"[]",
-        b"nonsense",
-        b"\xff",
-        b'"append"',
-        b'{"purge":{},"mark":{"id":"m"}}',
-    ],
+    "text", [None, b"{}", b'{"other":1}'], ids=["no header", "empty object", "other name"]
 )
-def test_decode_action_unknown_or_several_is_none(text):
-    """Headers that name no action, or several, do not belong to a journal record."""
+def test_decode_action_none_of_four_is_none(text):
+    """A record without the header, or with an object that names no action, is not a journal record."""
     assert decode_action(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"nonsense", b"\xff", b'"append"', b'{"append":', b'{"purge":{},"mark":{"id":"m"}}'],
+    ids=["empty", "array", "no JSON", "no UTF-8", "text", "cut off", "two actions"],
+)
+def test_decode_action_header_unreadable_is_refused(text):
+    """Refuse a header that may have named an action: its record must not be passed over in silence."""
+    with pytest.raises(Undecodable, match=f"header {wire_format.ACTION}: "):
+        decode_action(text)
 
 
 @pytest.mark.parametrize(

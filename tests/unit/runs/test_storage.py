@@ -104,6 +104,7 @@ WORK = {
     "folders": lambda files: files.folders("p"),
     "below": lambda files: files.below("p"),
     "remove": lambda files: files.remove("p/one"),
+    "count_older": lambda files: files.count_older("p", NOW),
     "remove_older": lambda files: files.remove_older("p", NOW),
     "remove_older_folders": lambda files: files.remove_older_folders("p", NOW),
     "remove_folder": lambda files: files.remove_folder("p"),
