@@ -170,9 +170,7 @@ def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> No
 
 @BOTH_WAYS
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "instant", ["replicate.after_commit", "replicate.before_expiry", "replicate.after_entries"]
-)
+@pytest.mark.parametrize("instant", ["replicate.after_commit", "replicate.after_entries"])
 def test_replicate_frozen_during_others_changes_nothing(replicated: Any, instant: str) -> None:
     """Wake a frozen replication after two others have finished it and gone further: it says so, moves no
     pointer back, and `status` knows of no failure.

@@ -11,13 +11,24 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import GuardRefused, RecordsLost, SealedFileDamaged, StoreUnavailable, TopicRecreated
+from tagmill.cassandra.client import Cassandra
+from tagmill.errors import (
+    FenceRaised,
+    GuardRefused,
+    RecordsLost,
+    SealedFileDamaged,
+    StoreUnavailable,
+    TopicRecreated,
+)
 from tagmill.kafka.client import NAME_NOT_UTF8, Span
 from tagmill.kafka.client import Kafka as KafkaClient
 from tagmill.kafka.partitioner import partition_of
+from tagmill.kafka_journal.few_records import FewRecords
 from tagmill.kafka_journal.replicate import pending, replicate
 from tagmill.kafka_journal.staging import LONGEST_ID
 from tagmill.ledger import schema
+from tagmill.ledger.failures import Failures
+from tagmill.ledger.replications import Replications
 from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
 from tests.support import odd_headers
@@ -551,6 +562,29 @@ def test_replicate_everything_again_keeps_moved_id(kafka_journal, stack, spark):
     stack.session.execute(f"TRUNCATE {journal.name}.pointer2")
     run()
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
+
+
+def test_replicate_outranked_after_takeover_notes_no_failure(kafka_journal, spark):
+    """Say that another process took over, and note no failure, if rows are not as written because of that
+    process.
+    """
+    journal = kafka_journal()
+    run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
+    topic.append("id", [(1, 1)])
+    topic.flush()
+    with Cassandra(settings.cassandra) as cassandra:
+
+        def differing(_: Any) -> tuple[str, int]:
+            Replications(cassandra, journal.ledger, journal.name).take_over("another")
+            return "id", 1
+
+        with (
+            patch.object(FewRecords, "differing", differing),
+            raises(FenceRaised, pipeline=journal.name),
+        ):
+            run()
+        assert Failures(cassandra, journal.ledger, journal.name).current() is None
+    assert run().replications == 1 and journal.seq_nrs("id") == [1]
 
 
 def test_replicate_two_writers_keeps_and_names_events(kafka_journal, spark):
