@@ -10,10 +10,11 @@ the partition.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
-from tagmill.domain.time_buckets import View
+from tagmill.domain.time_buckets import BucketSize, View, first_ticks
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.write_times import WriteTimes, foreign
 
@@ -95,28 +96,59 @@ class CleanupLog:
         The partition may have late rows again. The figure includes the smaller partitions of an earlier view
         that it covers. Larger ones are left out, because the partition's share of them isn't known.
         """
-        size = self.view.size.milliseconds
-        before = sum(
-            self._sum(key, tag, timebucket, timebucket + size)
-            for key, earlier in self.earlier.items()
-            if earlier.milliseconds < size
-        )
         rows = self.cassandra.execute(
-            f"SELECT state, rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
+            f"SELECT state FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
             self.journal,
             tag,
             timebucket,
         )
-        if not rows:
-            return before
-        return before + int(rows[0].rows) if rows[0].state == "CLEANED" else None
+        if rows and rows[0].state != "CLEANED":
+            return None
+        size = self.view.size
+        return self._once(tag, first_ticks(timebucket), timebucket + size.milliseconds, size)
 
     def total(self, tag: str, from_ticks: int) -> int:
         """Return how many rows of a tag were deleted from the bucket of `from_ticks` on, in this view and
         earlier ones.
         """
+        return self._once(tag, from_ticks, END_OF_BUCKETS, BucketSize.DAY)
+
+    def _once(self, tag: str, from_ticks: int, before: int, largest: BucketSize) -> int:
+        """Count the rows that deletions took between the bucket of `from_ticks` and the one that begins at
+        `before`, each once, from partitions of at most the size `largest`.
+
+        What `rows_before` returned is part of a deletion's `rows`. So earlier deletions of smaller partitions
+        within its bucket are left out.
+        """
         sizes = {self.journal: self.view.size, **self.earlier}
-        return sum(self._sum(key, tag, size.start(from_ticks), END_OF_BUCKETS) for key, size in sizes.items())
+        smallest = min(sizes.values(), key=_length)
+        found, done = 0, dict[tuple[BucketSize, int], datetime]()
+        for key, size in sorted(sizes.items(), key=lambda one: _length(one[1]), reverse=True):
+            begin = size.start(from_ticks)
+            if size == smallest:
+                # No larger partition includes what lies before the first of them, so the server sums that up.
+                first = max(begin, min((bucket for _, bucket in done), default=before))
+                found += self._sum(key, tag, begin, first)
+                begin = first
+            for row in self._done(key, tag, begin, before) if begin < before else ():
+                ticks, at = first_ticks(row.timebucket), utc(row.cleaned_at)
+                larger = [one for one in BucketSize if _length(one) > _length(size)]
+                is_included = any(done.get((one, one.start(ticks)), at) > at for one in larger)
+                if _length(size) <= _length(largest) and not is_included:
+                    found += row.rows
+                if size != smallest:
+                    done[size, row.timebucket] = max(at, done.get((size, row.timebucket), at))
+        return found
+
+    def _done(self, key: str, tag: str, from_bucket: int, before: int) -> Iterator[Any]:
+        return self.cassandra.stream(
+            f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? AND "
+            "timebucket >= ? AND timebucket < ? AND state = 'CLEANED' ALLOW FILTERING",
+            key,
+            tag,
+            from_bucket,
+            before,
+        )
 
     def _sum(self, key: str, tag: str, from_bucket: int, before: int) -> int:
         rows = self.cassandra.execute(
@@ -165,3 +197,7 @@ class CleanupLog:
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
         )
+
+
+def _length(size: BucketSize) -> int:
+    return size.milliseconds

@@ -34,6 +34,7 @@ from tagmill.views.selection import Selection
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
+from tests.support.cleaning import cleaned, with_keys
 from tests.support.delivery import (
     OWNER,
     clickhouse_rows,
@@ -498,3 +499,35 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
                     assert (
                         CleanupLog(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
                     ), again
+
+
+@pytest.mark.long
+def test_cleanup_after_rebucket_counts_rows_once(stack, keyspace, settings, spark):
+    """Clean minutes, rebucket to Day, clean the day: the verdict stays "exactly once"."""
+    journal = keyspace("minute-buckets")
+    minute = settings(journal, case="minute-buckets")
+    delivered_first(minute, spark)
+    name = only(minute)
+    with Cassandra(minute.cassandra) as cassandra:
+        view = minute.pipeline(name).view
+        views, record = (
+            Views(cassandra, JournalTables(journal, view.table)),
+            CleanupLog(cassandra, "tagmill_test", journal, view),
+        )
+        for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
+            ((count, _),) = views.written([("tag-0", bucket)])
+            record.decide(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+            views.delete_partition("tag-0", bucket, first_ticks(2**40))
+            record.done(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+    day = switched(minute, spark, "Day")
+    assert audited(day, spark).findings == {}
+    day = with_keys(day, name, enabled=True, older_than_days=0, other_readers=[])
+    unhurried = day.pipeline(name).model_copy(
+        update={"look_back_seconds": 0.0, "long_look_back_seconds": 0.0}
+    )
+    day = day.model_copy(update={"pipelines": {name: unhurried}})
+    done = cleaned(day)
+    assert (done["buckets"], done["refused"]) == (2, [])
+    lines = tag_table(day, name, count_view=True, verify=True)
+    assert [(line["in_view"], line["cleaned"]) for line in lines] == [(0, 1000), (0, 1000)]
+    assert {line["verdict"].split(",")[0] for line in lines} == {"exactly once"}
