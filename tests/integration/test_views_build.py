@@ -14,11 +14,15 @@ from tagmill.errors import GuardRefused, ViewNotBuilt
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
+from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 from tagmill.views import event_reader, few_rows, many_rows, writer
+from tagmill.views.delete import delete, truncate
 from tagmill.views.few_rows import events as few_events
 from tagmill.views.model import Manifest
+from tagmill.views.rebuild import rebuild
 from tagmill.views.sealed_build import Attempt
+from tagmill.views.selection import Selection
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
 from tests.support.errors import raises
@@ -269,3 +273,34 @@ def test_deliver_events_built_late_in_bounded_runs(stack, keyspace, settings, sp
         as_row(row) for row in recorded("minute-buckets", "tag_views")
     )
     assert set(verdicts(configured, name).values()) == {"exactly once"}
+
+
+def test_dry_runs_leave_running_build_alone(stack, keyspace, settings, spark, monkeypatch):
+    """Look at the journal for another pipeline while a build is about to commit: the build ends as if alone."""
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    mirror = f"m_{uuid4().hex[:8]}"
+    other = configured.pipeline(only(configured)).model_copy(update={"views": "application"})
+    both = configured.model_copy(update={"pipelines": {**configured.pipelines, mirror: other}})
+    schema.apply(configured)
+    load_messages(stack.session, case, journal, 0, 60)
+    reach, looks = checkpoints.reached, []
+
+    def reached(instant):
+        reach(instant)
+        if instant == "build.before_commit":
+            by = {"owner": "cli/other", "spark": spark, "dry_run": True}
+            looks.append(rebuild(both, mirror, Selection(), **by).total("added"))
+            looks.append(delete(both, mirror, Selection(), **by).total("removed"))
+            looks.append(truncate(both, mirror, **by).total("removed"))
+
+    monkeypatch.setattr(checkpoints, "reached", reached)
+    with Cassandra(configured.cassandra) as cassandra:
+        assert rebuild(both, mirror, Selection(), owner=OWNER, spark=spark, dry_run=True).total("added")
+        assert Builds(cassandra, "tagmill_test", journal).newest() is None
+        built(configured, spark)
+        newest = Builds(cassandra, "tagmill_test", journal).newest()
+    assert (newest.build, newest.fence) == (1, 1)
+    assert looks == [len(recorded(case, "tag_views")), 0, 0]
+    assert rows(stack, journal, "tag_views") == recorded(case, "tag_views")
