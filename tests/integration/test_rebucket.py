@@ -21,13 +21,16 @@ from tagmill.errors import (
     ConfigurationError,
     DataQualityStop,
     GuardRefused,
+    LeaseTaken,
     ViewDiffers,
     WorkUnfinished,
 )
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
+from tagmill.ledger.view_tables import JournalViews
 from tagmill.queries import ReadJournal
+from tagmill.runs import checkpoints
 from tagmill.views.rebucket.rebucket import abandon
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
@@ -47,6 +50,7 @@ from tests.support.delivery import (
 )
 from tests.support.errors import raises
 from tests.support.events import Journal, event, events
+from tests.support.leases import free_lease
 from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
 
 BEGIN = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=2)
@@ -499,6 +503,91 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
                     assert (
                         CleanupLog(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
                     ), again
+
+
+@pytest.fixture
+def asleep(stack, monkeypatch):
+    """Return asleep(settings, instant, work): when this process first reaches the instant, it loses its leases, and
+    others do the work before it wakes.
+    """
+
+    def sleep(configured, instant, work):
+        reach, slept = checkpoints.reached, []
+
+        def reached(now):
+            reach(now)
+            if now == instant and not slept:
+                slept.append(now)
+                name = only(configured)
+                for lease in (name, f"{configured.pipeline(name).keyspace}/rebucket"):
+                    free_lease(stack.session, lease)
+                work()
+
+        monkeypatch.setattr(checkpoints, "reached", reached)
+        return slept
+
+    return sleep
+
+
+def test_rebucket_woken_late_drops_no_view(stack, keyspace, settings, spark, asleep):
+    """Freeze an abandon, then a drop of the old table, until the table is the view in force: it stays."""
+    journal = keyspace("gap-middle")
+    hour = settings(journal, case="gap-middle")
+    schema.apply(hour)
+    name, minute, back = only(hour), configured(hour, "tag_views_minute", "Minute"), []
+    rebucketed(hour, spark, "Minute")
+
+    def abandoned_and_switched():
+        abandon(hour, name, owner="cli/other", dry_run=False)
+        switched(hour, spark, "Minute")
+
+    slept = asleep(hour, "rebucket.before_drop", abandoned_and_switched)
+    with raises(LeaseTaken, pipeline=name):
+        abandon(hour, name, owner=OWNER, dry_run=False)
+    expected = rows(stack, journal, "tag_views")
+    same_rows(stack, journal, "tag_views_minute", in_buckets(expected, "Minute"))
+
+    def dropped_and_back():
+        rebucketed(minute, spark, "Minute", drop_old=True)
+        rebucketed(minute, spark, "Hour", table="tag_views")
+        back.append(rebucketed(minute, spark, "Hour", table="tag_views", offline=True)["step"])
+
+    slept += asleep(minute, "rebucket.before_drop", dropped_and_back)
+    with raises(LeaseTaken, pipeline=name):
+        rebucketed(minute, spark, "Minute", drop_old=True)
+    assert back == ["switched"] and slept
+    same_rows(stack, journal, "tag_views", expected)
+    with Cassandra(hour.cassandra) as cassandra:
+        standing = JournalViews(cassandra, "tagmill_test", journal).standing()
+    assert (standing.current, standing.tables["tag_views"].dropped_at) == ("tag_views", None)
+
+
+@pytest.mark.parametrize("leases_lost", [True, False], ids=["leases lost", "cleanup decided meanwhile"])
+def test_switch_woken_late_switches_nothing(leases_lost, stack, keyspace, settings, spark, monkeypatch):
+    """Freeze a switch behind its verification while others work with the view: the view stays where it is."""
+    journal = keyspace("gap-middle")
+    hour = settings(journal, case="gap-middle")
+    schema.apply(hour)
+    name, reach = only(hour), checkpoints.reached
+
+    def reached(instant):
+        reach(instant)
+        if instant == "rebucket.verified" and leases_lost:
+            free_lease(stack.session, name)
+        elif instant == "rebucket.verified":
+            with Cassandra(hour.cassandra) as cassandra:
+                log = CleanupLog(cassandra, "tagmill_test", journal, hour.pipeline(name).view)
+                log.decide(name, Cleaning("tag-0", 0, 1, datetime.now(UTC)))
+
+    rebucketed(hour, spark, "Minute")
+    with (
+        monkeypatch.context() as patched,
+        raises(LeaseTaken if leases_lost else WorkUnfinished, pipeline=name),
+    ):
+        patched.setattr(checkpoints, "reached", reached)
+        rebucketed(hour, spark, "Minute", offline=True)
+    with Cassandra(hour.cassandra) as cassandra:
+        assert JournalViews(cassandra, "tagmill_test", journal).standing().current == "tag_views"
 
 
 @pytest.mark.long

@@ -47,11 +47,13 @@ def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSetting
         )
 
 
-def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines: list[str]) -> None:
-    """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old
+def must_be_finished(
+    workspace: Workspace, journal: str, source: View, pipelines: list[str], untouched: str
+) -> None:
+    """Raise WorkUnfinished while a run, a cleanup or a build is half done, since each knows the view by its old
     buckets.
     """
-    way = "Nothing was copied; finish it first:"
+    way = f"{untouched}; finish it first:"
     cleaned = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source)
     for name in pipelines:
         if row := workspace.ledger.open_run(name):
