@@ -8,7 +8,7 @@ on writes the same rows, with the same timestamp, from the same files (docs/deci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -81,15 +81,25 @@ class Attempt:
             finished = self._read(row)
             self.tell(f"finishing build {row.build}")
             self.write(finished, row)
-            row = self.builds.current(row.fence)
-        self.sweep()
+        left = self.files.folders(self.home)
+        row = self.builds.current(row.fence)
+        self.sweep(left)
         return row, finished
 
-    def sweep(self) -> None:
+    def end(self, row: BuildRow, built_to: int) -> None:
+        """Mark a build as done and remove the files of all builds up to it; raises FenceRaised."""
+        left = self.files.folders(self.home)
+        self.builds.finish(row, built_to)
+        self.sweep(left)
+
+    def sweep(self, folders: Sequence[str]) -> None:
         """Remove the files of builds that are done or were never committed: their builders can no longer
         commit.
+
+        The folders are listed before the fence is looked at: a builder that takes over later has others, also if
+        this one sleeps before it removes them.
         """
-        for folder in self.files.folders(self.home):
+        for folder in folders:
             self.files.remove_folder(f"{self.home}/{folder}")
 
     # -- before the commit
@@ -189,8 +199,7 @@ class Attempt:
         writer.write(self._spark, self.builds.cassandra, self.files, manifest, self.tell)
         self.builds.add_late(manifest.build, manifest.late_from)
         checkpoints.reached("build.before_end")
-        self.builds.finish(row, manifest.until)
-        self.sweep()
+        self.end(row, manifest.until)
 
     def _read(self, row: BuildRow) -> Manifest:
         from tagmill.views.sealed_manifest import read_manifest
