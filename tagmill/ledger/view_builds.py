@@ -17,6 +17,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ViewDiffers
 from tagmill.ledger.fenced_record import FencedRecord
+from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -61,6 +62,7 @@ class Builds:
         self.journal = journal
         # The build that this process has sealed or taken over and not finished, 0 for none.
         self.sealed = 0
+        self.ledger_keyspace = ledger_keyspace
         self.ledger = identifiers.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
@@ -107,9 +109,13 @@ class Builds:
         return self._noted(self.record.take_over(known, owner, {"bucket_size": bucket_size}))
 
     def _known(self, bucket_size: str) -> BuildRow | None:
-        """Return the newest build; raises ViewDiffers if the view has buckets of another size."""
+        """Return the newest build; raises ViewDiffers if it and the view in force have buckets of another size."""
         known = self.newest()
-        if known is not None and known.build and known.bucket_size != bucket_size:
+        if known is None or not known.build or known.bucket_size == bucket_size:
+            return known
+        # A switch that was killed behind its commit has not told the builds the new size.
+        views = JournalViews(self.cassandra, self.ledger_keyspace, self.journal).standing()
+        if views is None or views.view.size.value != bucket_size:
             raise ViewDiffers(
                 f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the "
                 "pipeline says "
