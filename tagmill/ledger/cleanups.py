@@ -13,8 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
+from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import BucketSize, View, first_ticks
+from tagmill.errors import WorkUnfinished
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.write_times import WriteTimes, foreign
 
@@ -52,7 +54,7 @@ class CleanupLog:
         self.cassandra = cassandra
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
         self.view = view
-        self.journal = view.key(journal)
+        self.keyspace, self.journal = journal, view.key(journal)
         earlier = JournalViews(cassandra, ledger_keyspace, journal).earlier(view)
         self.earlier = {one.key(journal): one.size for one in earlier}
         self.audited_table = f"{identifiers.cql(ledger_keyspace)}.audited_buckets"
@@ -162,24 +164,33 @@ class CleanupLog:
         )
         return int(rows[0].rows or 0)
 
-    def unfinished(self, tag: str) -> list[Cleaning]:
-        """Return the deletions of a tag that are decided and perhaps not done, because the cleanup died in
-        between.
+    def unfinished(self) -> list[tuple[str, Cleaning]]:
+        """Return the deletions of the view, each with its pipeline, that are decided and perhaps not done, because
+        the cleanup died in between.
+
+        The tags are those on record: a pipeline may have lost a tag since.
         """
+        recorded = self.cassandra.stream(f"SELECT DISTINCT journal, tag FROM {self.table}")
+        tags = sorted(row.tag for row in recorded if row.journal == self.journal)
+        query = (
+            f"SELECT tag, timebucket, rows, pipeline, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? "
+            "AND state = 'CLEANING' ALLOW FILTERING"
+        )
         return [
-            Cleaning(tag, row.timebucket, row.rows, utc(row.cleaned_at))
-            for row in self.cassandra.stream(
-                f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? "
-                "AND state = 'CLEANING'"
-                " ALLOW FILTERING",
-                self.journal,
-                tag,
-            )
+            (row.pipeline, Cleaning(row.tag, row.timebucket, row.rows, utc(row.cleaned_at)))
+            for tag in tags
+            for row in self.cassandra.stream(query, self.journal, tag)
         ]
 
-    def is_unfinished(self, tags: Iterable[str]) -> bool:
-        """Return whether any deletion of these tags is decided and perhaps not done."""
-        return any(self.unfinished(tag) for tag in tags)
+    def require_finished(self, settings: Settings, untouched: str) -> None:
+        """Raise WorkUnfinished if a deletion of the view is decided and perhaps not done."""
+        for decided_by, cleaning in self.unfinished():
+            pipeline = finisher(settings, self.keyspace, decided_by, cleaning.tag)
+            raise WorkUnfinished(
+                f"a cleanup of pipeline {pipeline} is not finished (tag {cleaning.tag!r}, timebucket "
+                f"{cleaning.timebucket}). {untouched}; finish it first: tagmill cleanup --pipeline {pipeline} --yes",
+                pipeline=pipeline,
+            )
 
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
         """Record a deletion as decided (CLEANING); from now on its partition counts as one that is being
@@ -197,6 +208,16 @@ class CleanupLog:
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
         )
+
+
+def finisher(settings: Settings, journal: str, decided_by: str, tag: str) -> str:
+    """Return the pipeline whose cleanup finishes a decided deletion: one that has its tag, preferably the one that
+    decided it.
+    """
+    names = settings.on_journal(journal)
+    with_tag = [name for name in names if tag in settings.pipeline(name).tags]
+    candidates = with_tag or names
+    return decided_by if decided_by in candidates else candidates[0]
 
 
 def _length(size: BucketSize) -> int:

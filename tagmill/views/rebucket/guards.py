@@ -54,7 +54,9 @@ def must_be_finished(
     buckets.
     """
     way = f"{untouched}; finish it first:"
-    cleaned = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source)
+    CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source).require_finished(
+        workspace.settings, untouched
+    )
     for name in pipelines:
         if row := workspace.ledger.open_run(name):
             raise WorkUnfinished(
@@ -62,11 +64,6 @@ def must_be_finished(
                 f"deliver --pipeline {name}",
                 pipeline=name,
                 run=row.run,
-            )
-        if cleaned.is_unfinished(workspace.settings.pipeline(name).tags):
-            raise WorkUnfinished(
-                f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes",
-                pipeline=name,
             )
     newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:
