@@ -334,6 +334,46 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     assert "tag_views" not in tables(stack, made.keyspace)
 
 
+def test_rebucket_takes_over_own_changes_of_source(stack, journal, settings, spark):
+    """Renumber and clean rows of the source that were written and copied since the target was made, then add a
+    column to the new table: the switch and the drop go through.
+    """
+    made = journal()
+    minute = BEGIN.replace(minute=30)
+    made.view(events("a", [1, 2], BEGIN))
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+    rebucketed(hour, spark, "Minute")
+    renumbered, taken = event("b", 1, minute), event("c", 1, BEGIN - timedelta(hours=3))
+    made.view([renumbered, taken])
+    rebucketed(hour, spark, "Minute")
+    made.remove(renumbered)
+    made.view([{**renumbered, "tag_pid_sequence_nr": 7}])
+    with Cassandra(hour.cassandra) as cassandra:
+        log = CleanupLog(cassandra, "tagmill_test", made.keyspace, hour.pipeline(only(hour)).view)
+        cleaning = Cleaning("t", taken["timebucket"], 1, datetime.now(UTC))
+        log.decide(only(hour), cleaning)
+        made.remove(taken)
+        log.done(only(hour), cleaning)
+    done = rebucketed(hour, spark, "Minute", offline=True)
+    assert done["removed"] == ["tag 't', 'b', number 1", "tag 't', 'c', number 1"]
+    expected = in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute")
+    same_rows(stack, made.keyspace, "tag_views_minute", expected)
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute ADD added text")
+    now = configured(hour, "tag_views_minute", "Minute")
+    stack.session.execute(
+        f"UPDATE {made.keyspace}.tag_views_minute SET added = 'x' WHERE tag_name = 't' AND timebucket = "
+        f"{expected[0]['timebucket']} AND timestamp = {expected[0]['timestamp']} AND persistence_id = 'a' AND "
+        "tag_pid_sequence_nr = 1"
+    )
+    with raises(GuardRefused, match="has 1 rows that tag_views_minute has not, or has with other"):
+        rebucketed(now, spark, "Minute", drop_old=True)
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute DROP added")
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute ADD other text")
+    rebucketed(now, spark, "Minute", drop_old=True)
+    assert "tag_views" not in tables(stack, made.keyspace)
+
+
 def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, spark):
     journal = keyspace("partition-boundary")
     hour = settings(journal, case="partition-boundary")
@@ -542,7 +582,7 @@ def test_rebucket_woken_late_drops_no_view(stack, keyspace, settings, spark, asl
         switched(hour, spark, "Minute")
 
     slept = asleep(hour, "rebucket.before_drop", abandoned_and_switched)
-    with raises(LeaseTaken, pipeline=name):
+    with raises(LeaseTaken):
         abandon(hour, name, owner=OWNER, dry_run=False)
     expected = rows(stack, journal, "tag_views")
     same_rows(stack, journal, "tag_views_minute", in_buckets(expected, "Minute"))
@@ -553,7 +593,7 @@ def test_rebucket_woken_late_drops_no_view(stack, keyspace, settings, spark, asl
         back.append(rebucketed(minute, spark, "Hour", table="tag_views", offline=True)["step"])
 
     slept += asleep(minute, "rebucket.before_drop", dropped_and_back)
-    with raises(LeaseTaken, pipeline=name):
+    with raises(LeaseTaken):
         rebucketed(minute, spark, "Minute", drop_old=True)
     assert back == ["switched"] and slept
     same_rows(stack, journal, "tag_views", expected)

@@ -385,13 +385,13 @@ class _Rebucket:
         NAMED.
         """
         from tagmill.views.rebucket import guards
-        from tagmill.views.rebucket.table_diff import living
 
         strays = self.rows.strays(survey, lines)
         begun_at = standing.tables[self.target.table].begun_at
         if begun_at is None or not strays.take(1):
             return []
-        guards.must_be_ours(living(strays, self._deleted()), self.rows, begun_at, self._way_out())
+        foreign = self.rows.foreign(strays, survey, lines, self._deleted())
+        guards.must_be_ours(foreign, self.rows, begun_at, self._way_out())
         self.tell(f"removing rows that {self.source.table} has no longer")
         self.ledger.cassandra.write_many(
             f"DELETE FROM {identifiers.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
@@ -416,7 +416,7 @@ class _Rebucket:
 
         survey = self._surveyed()
         lines = self._compared(survey)
-        lost = self.rows.lost(survey, lines, self.rows.cleaned())
+        lost = self.rows.lost(survey, lines, self.rows.cleaned(self.target))
         if not lost.take(1):
             return survey, lines, 0
         guards.must_be_there(self.rows.missed(lost, self._deleted()), self.rows, self.name)
