@@ -554,10 +554,10 @@ def asleep(stack, monkeypatch):
     def sleep(configured, instant, work):
         reach, slept = checkpoints.reached, []
 
-        def reached(now):
-            reach(now)
-            if now == instant and not slept:
-                slept.append(now)
+        def reached(checkpoint):
+            reach(checkpoint)
+            if checkpoint == instant and not slept:
+                slept.append(checkpoint)
                 name = only(configured)
                 for lease in (name, f"{configured.pipeline(name).keyspace}/rebucket"):
                     free_lease(stack.session, lease)

@@ -336,16 +336,18 @@ class TableDiff:
         return materialize(rows, f"{self.url}/{self.steps:03d}")
 
 
-def not_replaced(rows: DataFrame, there: DataFrame) -> DataFrame:
+def not_replaced(rows: DataFrame, other_rows: DataFrame) -> DataFrame:
     """Return the rows of which the other table has no row of the same event under another number or with a later
     write time, as a rebuild or a repair leaves it.
 
-    In: `rows` with ROW, sequence_nr, written; `there`, the other table's rows with ROW, sequence_nr and TIMES.
+    In: `rows` with ROW, sequence_nr, written; `other_rows`, the other table's rows with ROW, sequence_nr and TIMES.
     """
     event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
-    there = there.select(*event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten"))
+    other_rows = other_rows.select(
+        *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
+    )
     other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
-    replaced = rows.join(there, event).where(other).select(*ROW)
+    replaced = rows.join(other_rows, event).where(other).select(*ROW)
     return rows.join(replaced, ROW, "left_anti")
 
 
