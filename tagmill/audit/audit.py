@@ -597,12 +597,14 @@ class _Audit:
     def _sweep(self, keep: set[int]) -> None:
         """Remove the files of audits not in `keep`: killed ones, and those before the last finished one,
         which a repair reads.
+
+        Files of later audits stay: one may have been done while this one slept.
         """
-        kept = {f"{number:08d}" for number in keep}
+        kept, newest = {f"{number:08d}" for number in keep}, f"{max(keep):08d}"
         from tagmill.audit.baseline import is_baseline
 
         for folder in self.files.folders(audits.home(self.name)):
-            if folder not in kept and not is_baseline(folder):
+            if folder < newest and folder not in kept and not is_baseline(folder):
                 self.files.remove_folder(f"{audits.home(self.name)}/{folder}")
 
     def _url(self, name: str) -> str:

@@ -176,7 +176,9 @@ class _Attempt:
                 if self.times.least > row.written_at:
                     row = self.replications.restamp(row, self.times.least)
                 row = self._write(done[-1], row)
-            self._sweep()
+            left = self.files.folders(self.home)
+            row = self.replications.current(row.fence)
+            self._sweep(left)
             chosen = partitions_of(self.kafka, self.name, self.pipeline.topics, self.pipeline.topic_prefixes)
             self._make_tables()
             ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
@@ -297,8 +299,9 @@ class _Attempt:
         for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
             self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
         checkpoints.reached("replicate.before_end")
+        left = self.files.folders(self.home)
         done = self.replications.finish(row)
-        self._sweep()
+        self._sweep(left)
         return done
 
     def _records(self, ranges: Sequence[Range], piece: PieceFiles) -> Records:
@@ -348,9 +351,12 @@ class _Attempt:
     def _pointer(self, partition: Partition) -> str:
         return f"the row of topic {partition[0]}, partition {partition[1]} in {self.tables.name}.pointer2"
 
-    def _sweep(self) -> None:
-        """Remove the files of all attempts: each is finished, or was never committed and can no longer be."""
-        for folder in self.files.folders(self.home):
+    def _sweep(self, folders: Sequence[str]) -> None:
+        """Remove the files of attempts that are finished, or were never committed and can no longer be.
+
+        The folders are listed before the fence is looked at: a process that takes over later has others.
+        """
+        for folder in folders:
             self.files.remove_folder(f"{self.home}/{folder}")
 
     @contextmanager

@@ -10,10 +10,13 @@ the partition.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
+from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
-from tagmill.domain.time_buckets import View
+from tagmill.domain.time_buckets import BucketSize, View, first_ticks
+from tagmill.errors import WorkUnfinished
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.write_times import WriteTimes, foreign
 
@@ -51,7 +54,7 @@ class CleanupLog:
         self.cassandra = cassandra
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
         self.view = view
-        self.journal = view.key(journal)
+        self.keyspace, self.journal = journal, view.key(journal)
         earlier = JournalViews(cassandra, ledger_keyspace, journal).earlier(view)
         self.earlier = {one.key(journal): one.size for one in earlier}
         self.audited_table = f"{identifiers.cql(ledger_keyspace)}.audited_buckets"
@@ -95,28 +98,59 @@ class CleanupLog:
         The partition may have late rows again. The figure includes the smaller partitions of an earlier view
         that it covers. Larger ones are left out, because the partition's share of them isn't known.
         """
-        size = self.view.size.milliseconds
-        before = sum(
-            self._sum(key, tag, timebucket, timebucket + size)
-            for key, earlier in self.earlier.items()
-            if earlier.milliseconds < size
-        )
         rows = self.cassandra.execute(
-            f"SELECT state, rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
+            f"SELECT state FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
             self.journal,
             tag,
             timebucket,
         )
-        if not rows:
-            return before
-        return before + int(rows[0].rows) if rows[0].state == "CLEANED" else None
+        if rows and rows[0].state != "CLEANED":
+            return None
+        size = self.view.size
+        return self._once(tag, first_ticks(timebucket), timebucket + size.milliseconds, size)
 
     def total(self, tag: str, from_ticks: int) -> int:
         """Return how many rows of a tag were deleted from the bucket of `from_ticks` on, in this view and
         earlier ones.
         """
+        return self._once(tag, from_ticks, END_OF_BUCKETS, BucketSize.DAY)
+
+    def _once(self, tag: str, from_ticks: int, before: int, largest: BucketSize) -> int:
+        """Count the rows that deletions took between the bucket of `from_ticks` and the one that begins at
+        `before`, each once, from partitions of at most the size `largest`.
+
+        What `rows_before` returned is part of a deletion's `rows`. So earlier deletions of smaller partitions
+        within its bucket are left out.
+        """
         sizes = {self.journal: self.view.size, **self.earlier}
-        return sum(self._sum(key, tag, size.start(from_ticks), END_OF_BUCKETS) for key, size in sizes.items())
+        smallest = min(sizes.values(), key=_length)
+        found, done = 0, dict[tuple[BucketSize, int], datetime]()
+        for key, size in sorted(sizes.items(), key=lambda one: _length(one[1]), reverse=True):
+            begin = size.start(from_ticks)
+            if size == smallest:
+                # No larger partition includes what lies before the first of them, so the server sums that up.
+                first = max(begin, min((bucket for _, bucket in done), default=before))
+                found += self._sum(key, tag, begin, first)
+                begin = first
+            for row in self._done(key, tag, begin, before) if begin < before else ():
+                ticks, at = first_ticks(row.timebucket), utc(row.cleaned_at)
+                larger = [one for one in BucketSize if _length(one) > _length(size)]
+                is_included = any(done.get((one, one.start(ticks)), at) > at for one in larger)
+                if _length(size) <= _length(largest) and not is_included:
+                    found += row.rows
+                if size != smallest:
+                    done[size, row.timebucket] = max(at, done.get((size, row.timebucket), at))
+        return found
+
+    def _done(self, key: str, tag: str, from_bucket: int, before: int) -> Iterator[Any]:
+        return self.cassandra.stream(
+            f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? AND "
+            "timebucket >= ? AND timebucket < ? AND state = 'CLEANED' ALLOW FILTERING",
+            key,
+            tag,
+            from_bucket,
+            before,
+        )
 
     def _sum(self, key: str, tag: str, from_bucket: int, before: int) -> int:
         rows = self.cassandra.execute(
@@ -130,24 +164,33 @@ class CleanupLog:
         )
         return int(rows[0].rows or 0)
 
-    def unfinished(self, tag: str) -> list[Cleaning]:
-        """Return the deletions of a tag that are decided and perhaps not done, because the cleanup died in
-        between.
+    def unfinished(self) -> list[tuple[str, Cleaning]]:
+        """Return the deletions of the view, each with its pipeline, that are decided and perhaps not done, because
+        the cleanup died in between.
+
+        The tags are those on record: a pipeline may have lost a tag since.
         """
+        recorded = self.cassandra.stream(f"SELECT DISTINCT journal, tag FROM {self.table}")
+        tags = sorted(row.tag for row in recorded if row.journal == self.journal)
+        query = (
+            f"SELECT tag, timebucket, rows, pipeline, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? "
+            "AND state = 'CLEANING' ALLOW FILTERING"
+        )
         return [
-            Cleaning(tag, row.timebucket, row.rows, utc(row.cleaned_at))
-            for row in self.cassandra.stream(
-                f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? "
-                "AND state = 'CLEANING'"
-                " ALLOW FILTERING",
-                self.journal,
-                tag,
-            )
+            (row.pipeline, Cleaning(row.tag, row.timebucket, row.rows, utc(row.cleaned_at)))
+            for tag in tags
+            for row in self.cassandra.stream(query, self.journal, tag)
         ]
 
-    def is_unfinished(self, tags: Iterable[str]) -> bool:
-        """Return whether any deletion of these tags is decided and perhaps not done."""
-        return any(self.unfinished(tag) for tag in tags)
+    def require_finished(self, settings: Settings, untouched: str) -> None:
+        """Raise WorkUnfinished if a deletion of the view is decided and perhaps not done."""
+        for decided_by, cleaning in self.unfinished():
+            pipeline = finisher(settings, self.keyspace, decided_by, cleaning.tag)
+            raise WorkUnfinished(
+                f"a cleanup of pipeline {pipeline} is not finished (tag {cleaning.tag!r}, timebucket "
+                f"{cleaning.timebucket}). {untouched}; finish it first: tagmill cleanup --pipeline {pipeline} --yes",
+                pipeline=pipeline,
+            )
 
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
         """Record a deletion as decided (CLEANING); from now on its partition counts as one that is being
@@ -165,3 +208,17 @@ class CleanupLog:
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
         )
+
+
+def finisher(settings: Settings, journal: str, decided_by: str, tag: str) -> str:
+    """Return the pipeline whose cleanup finishes a decided deletion: one that has its tag, preferably the one that
+    decided it.
+    """
+    names = settings.on_journal(journal)
+    with_tag = [name for name in names if tag in settings.pipeline(name).tags]
+    candidates = with_tag or names
+    return decided_by if decided_by in candidates else candidates[0]
+
+
+def _length(size: BucketSize) -> int:
+    return size.milliseconds

@@ -17,6 +17,7 @@ from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ViewDiffers
 from tagmill.ledger.fenced_record import FencedRecord
+from tagmill.ledger.view_tables import JournalViews
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -61,6 +62,7 @@ class Builds:
         self.journal = journal
         # The build that this process has sealed or taken over and not finished, 0 for none.
         self.sealed = 0
+        self.ledger_keyspace = ledger_keyspace
         self.ledger = identifiers.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
@@ -83,25 +85,46 @@ class Builds:
             return None
         return BuildRow(**{**rows[0]._asdict(), "state": BuildState(rows[0].state)})
 
+    def look(self, bucket_size: str) -> BuildRow:
+        """Return the newest build as a takeover would find it, without raising the fence.
+
+        Raises ViewDiffers as `take_over`.
+        """
+        known = self._known(bucket_size)
+        first = BuildRow(
+            self.journal, 0, BuildState.DONE, 0, UUID(int=0), "", bucket_size, None, None, 0, None
+        )
+        return self._noted(known or first)
+
     def take_over(self, owner: str, bucket_size: str) -> BuildRow:
         """Raise the fence, so that an earlier builder can no longer change a number. Raises FenceRaised.
 
-        Raises ConfigurationError: the view was built with another bucket size.
+        Raises ViewDiffers: the view was built with another bucket size.
         """
         self.cassandra.check_clocks()
-        known = self.newest()
+        known = self._known(bucket_size)
         if known is None:
             first = {"build": 0, "state": BuildState.DONE.value, "bucket_size": bucket_size, "written_at": 0}
-            row = self.record.begin(owner, first)
-        elif known.build and known.bucket_size != bucket_size:
+            return self._noted(self.record.begin(owner, first))
+        return self._noted(self.record.take_over(known, owner, {"bucket_size": bucket_size}))
+
+    def _known(self, bucket_size: str) -> BuildRow | None:
+        """Return the newest build; raises ViewDiffers if it and the view in force have buckets of another size."""
+        known = self.newest()
+        if known is None or not known.build or known.bucket_size == bucket_size:
+            return known
+        # A switch that was killed behind its commit has not told the builds the new size.
+        views = JournalViews(self.cassandra, self.ledger_keyspace, self.journal).standing()
+        if views is None or views.view.size.value != bucket_size:
             raise ViewDiffers(
                 f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the "
                 "pipeline says "
                 f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes "
                 "would be lost to readers)"
             )
-        else:
-            row = self.record.take_over(known, owner, {"bucket_size": bucket_size})
+        return known
+
+    def _noted(self, row: BuildRow) -> BuildRow:
         self.sealed = row.build if row.state == BuildState.SEALED else 0
         return row
 

@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.errors import ViewDiffers
+from tagmill.errors import FenceRaised, ViewDiffers
 from tagmill.ledger.fenced_record import FencedRecord
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -77,7 +77,7 @@ class JournalViews:
             {"journal": journal},
             self.standing,
             f"the rebucket of journal {journal}",
-            "This one switched nothing",
+            "This one switched and dropped nothing",
         )
 
     def standing(self) -> ViewTableState | None:
@@ -124,7 +124,10 @@ class JournalViews:
     # -- a rebucket
 
     def take_over(self, owner: str, view: View) -> ViewTableState:
-        """Raise the fence; the first time, also record `view` as the one in force. Raises FenceRaised."""
+        """Raise the fence; the first time, also record `view` as the one in force.
+
+        Raises FenceRaised, also if another view than `view` is in force by now.
+        """
         self.cassandra.check_clocks()
         known = self.standing()
         if known is None:
@@ -132,7 +135,16 @@ class JournalViews:
             # that was never rebucketed.
             self._note(view, None)
             return self.record.begin(owner, {"current": view.table})
+        if known.current != view.table:
+            raise FenceRaised(
+                f"journal {self.journal}: its view was in {view}, and is in {known.view} by now. Nothing was "
+                "switched or dropped; look how it is: tagmill status"
+            )
         return self.record.take_over(known, owner)
+
+    def current(self, standing: ViewTableState) -> ViewTableState:
+        """Return the state if this fence is still in force; raises FenceRaised otherwise."""
+        return self.record.current(standing.fence)
 
     def begin(self, standing: ViewTableState, target: View) -> ViewTableState:
         """Record that `target` is being filled from now on; raises FenceRaised.
@@ -164,7 +176,7 @@ class JournalViews:
         assert standing.copying is not None  # noqa: S101 - begun
         given_up, moved = standing.tables[standing.copying], self._move(standing, standing.current, None)
         if given_up.was_in_force:
-            self.dropped(given_up.view.table)
+            self.dropped(moved, given_up.view.table)
         else:
             self.cassandra.write_many(
                 f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?",
@@ -172,8 +184,9 @@ class JournalViews:
             )
         return moved
 
-    def dropped(self, table: str) -> None:
-        """Record that an earlier table was dropped, and when."""
+    def dropped(self, standing: ViewTableState, table: str) -> None:
+        """Record that an earlier table was dropped, and when; raises FenceRaised, as there may be another of its name."""
+        self.current(standing)
         self.cassandra.write_many(
             f"UPDATE {self.table} SET dropped_at = ? WHERE journal = ? AND view_table = ?",
             [(self.cassandra.now(), self.journal, table)],

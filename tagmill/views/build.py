@@ -111,8 +111,7 @@ class _Builder(Attempt):
             row = self.commit(manifest, row)
             self.write(manifest, row)
         else:
-            self.builds.finish(row, manifest.until)
-            self.sweep()
+            self.end(row, manifest.until)
         result = self._result(manifest, finished)
         if not numbered.first_refused:
             return {**result, "refused": 0, "refusal": None}

@@ -7,12 +7,14 @@ numbers that they had: where events were deleted, or rows stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES
-from tagmill.errors import GuardRefused, about_pipeline
+from tagmill.errors import GuardRefused, TagmillError, about_pipeline
 from tagmill.runs import checkpoints
 from tagmill.runs.workspace import silent
 from tagmill.spark.materialize import materialize
@@ -255,14 +257,44 @@ class _Truncater(_Deleter):
         manifest, report, positions = self.seal(row, dry_run=False)
         self.must_come_back(report)
         self.must_be_offline(positions)
-        for table in (self.journal.view_table, *WRITERS_TABLES):
-            if table in self.journal.tables:
-                self.tell(f"truncating {table}")
-                self.builds.cassandra.execute(f"TRUNCATE {identifiers.cql(self.journal.keyspace)}.{table}")
-            checkpoints.reached("truncate.after_table")
-        # The tables are empty, so only Tagmill's own record is left to write.
-        self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
+        emptied = list[str]()
+        with self._naming(emptied):
+            for table in (self.journal.view_table, *WRITERS_TABLES):
+                if table in self.journal.tables:
+                    self.tell(f"truncating {table}")
+                    self._truncate(table, row, emptied)
+                checkpoints.reached("truncate.after_table")
+            # The tables are empty, so only Tagmill's own record is left to write.
+            self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
         return report
+
+    def _truncate(self, table: str, row: BuildRow, emptied: list[str]) -> None:
+        """Empty a table, unless another process has been at work since: it may have built the table again.
+
+        Raises LeaseTaken, FenceRaised. A process that freezes between the look and the TRUNCATE behind it still
+        truncates.
+        """
+        checkpoints.reached("truncate.before_table")
+        self.workspace.require_leases()
+        self.builds.current(row.fence)
+        emptied.append(table)
+        self.builds.cassandra.execute(f"TRUNCATE {identifiers.cql(self.journal.keyspace)}.{table}")
+
+    @contextmanager
+    def _naming(self, emptied: list[str]) -> Iterator[None]:
+        """Add to an error which tables were truncated before it, and how to make them again."""
+        from tagmill.spark.errors import explained
+
+        try:
+            with explained(self.builds.cassandra.where, self.builds.untouched):
+                yield
+        except TagmillError as error:
+            if emptied:
+                error.args = (
+                    f"{error}. Before that, {' and '.join(emptied)} of journal {self.journal.keyspace} were "
+                    f"truncated: tagmill views rebuild --pipeline {self.name} --offline makes them again",
+                )
+            raise
 
     def must_come_back(self, report: ViewReport) -> None:
         """Raise GuardRefused when a rebuild could not make the whole view again."""

@@ -8,6 +8,7 @@ is left, so a migration that was killed, or that another tool has half done, goe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ from tagmill.domain.journal_tables import OLD_TAGS, tag_columns
 from tagmill.errors import ConfigurationError, GuardRefused, about_pipeline
 from tagmill.journal.flaws import Reason
 from tagmill.ledger.schema_steps import SchemaSteps
+from tagmill.ledger.view_builds import Builds
 from tagmill.runs import checkpoints
-from tagmill.runs.workspace import open_step
+from tagmill.runs.workspace import Workspace, open_step
 from tagmill.views import legacy_schema
 from tagmill.views.legacy_schema import Change, Layout
 from tagmill.views.migration_plan import MigrationReport, Plan
@@ -147,9 +149,11 @@ class _Migrator:
             self._run(self._due())
             workspace.give_back()
 
-    def _run(self, due: list[Change]) -> None:
+    def _run(self, due: list[Change], require: Callable[[], None] = lambda: None) -> None:
+        """Run the changes, each after `require`, which may refuse it."""
         for one in due:
             self.tell(one.what)
+            require()
             legacy_schema.run(self.cassandra, one, still_due=partial(self._still_due, one))
             checkpoints.reached("migrate.changed")
 
@@ -298,6 +302,7 @@ class _Migrator:
         if not old:
             return [], None
         self.tell("looking whether anything needs what is old")
+        fence = self._fence()
         reason = self._still_needed()
         if self.dry_run:
             return old, reason
@@ -306,9 +311,30 @@ class _Migrator:
                 f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays"
             )
         with open_step(self.settings, self.pipeline, owner=self.owner) as workspace:
-            self._run(old)
+            self._run(old, partial(self._require_judged, workspace, fence))
             workspace.give_back()
         return old, None
+
+    def _fence(self) -> int:
+        """Return the fence of the journal's builds, 0 before the first: each process that numbers raises it."""
+        newest = Builds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.keyspace).newest()
+        return newest.fence if newest else 0
+
+    def _require_judged(self, workspace: Workspace, fence: int) -> None:
+        """Raise LeaseTaken or GuardRefused if another process has numbered since `fence` was read: what is old may
+        be needed by now.
+
+        The look takes and gives back the lease, so it is before the lease of the drop. A process that freezes
+        between this look and the drop behind it still drops.
+        """
+        checkpoints.reached("migrate.before_drop")
+        workspace.require_leases()
+        if self._fence() != fence:
+            raise GuardRefused(
+                f"journal {self.keyspace}: another process has numbered events since it was looked at. Nothing more "
+                "was dropped, what was migrated before stays; run the same command again",
+                pipeline=self.pipeline,
+            )
 
     def _still_needed(self) -> str | None:
         """Return why the old columns and views may not be dropped yet, or None."""

@@ -8,8 +8,8 @@ on writes the same rows, with the same timestamp, from the same files (docs/deci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -45,8 +45,8 @@ BUILD = "views build"
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """What numbers one journal, while it holds the fence that `row` has. `spark` returns the session, and starts it
-    if need be.
+    """What numbers one journal, while it holds the fence that `row` has; a dry run holds none. `spark` returns the
+    session, and starts it if need be.
     """
 
     workspace: Workspace
@@ -81,15 +81,25 @@ class Attempt:
             finished = self._read(row)
             self.tell(f"finishing build {row.build}")
             self.write(finished, row)
-            row = self.builds.current(row.fence)
-        self.sweep()
+        left = self.files.folders(self.home)
+        row = self.builds.current(row.fence)
+        self.sweep(left)
         return row, finished
 
-    def sweep(self) -> None:
+    def end(self, row: BuildRow, built_to: int) -> None:
+        """Mark a build as done and remove the files of all builds up to it; raises FenceRaised."""
+        left = self.files.folders(self.home)
+        self.builds.finish(row, built_to)
+        self.sweep(left)
+
+    def sweep(self, folders: Sequence[str]) -> None:
         """Remove the files of builds that are done or were never committed: their builders can no longer
         commit.
+
+        The folders are listed before the fence is looked at: a builder that takes over later has others, also if
+        this one sleeps before it removes them.
         """
-        for folder in self.files.folders(self.home):
+        for folder in folders:
             self.files.remove_folder(f"{self.home}/{folder}")
 
     # -- before the commit
@@ -189,8 +199,7 @@ class Attempt:
         writer.write(self._spark, self.builds.cassandra, self.files, manifest, self.tell)
         self.builds.add_late(manifest.build, manifest.late_from)
         checkpoints.reached("build.before_end")
-        self.builds.finish(row, manifest.until)
-        self.sweep()
+        self.end(row, manifest.until)
 
     def _read(self, row: BuildRow) -> Manifest:
         from tagmill.views.sealed_manifest import read_manifest
@@ -213,8 +222,9 @@ def numbering_session(
     """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease
     back on success.
 
-    `step` is counted as an attempt (empty: a dry run, which is not). Failures are noted of a BUILD only. With
-    `adopt`, the journal's tables may be others than those that were numbered before.
+    `step` is counted as an attempt. Empty is a dry run: it is not counted, and raises no fence, since another
+    pipeline may build the journal. Failures are noted of a BUILD only. With `adopt`, the journal's tables may be
+    others than those that were numbered before.
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a
     table is missing. GuardRefused: the journal's tables were created again.
@@ -233,9 +243,10 @@ def numbering_session(
             if step and not adopt:
                 note_numbered(settings, workspace.cassandra, pipeline)
             journal = JournalSchema.load_checked(workspace.cassandra, chosen.journal)
-            row = builds.take_over(owner, chosen.bucket_size.value)
-            where = workspace.cassandra.where
-            with ExitStack() as stack, _fenced(builds, row), explained(where, builds.untouched):
+            size, where = chosen.bucket_size.value, workspace.cassandra.where
+            row = builds.take_over(owner, size) if step else builds.look(size)
+            fenced = _fenced(builds, row) if step else nullcontext()
+            with ExitStack() as stack, fenced, explained(where, builds.untouched):
                 yield Numbering(workspace, builds, journal, row, cache(partial(_wide_joins, spark, stack)))
             if adopt:
                 note_numbered(settings, workspace.cassandra, pipeline, adopt=True)

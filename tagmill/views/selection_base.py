@@ -64,7 +64,7 @@ class SelectionAttempt(Attempt):
         if manifest.rows or manifest.removed or manifest.moved:
             self.must_be_offline(positions)
             self.write(manifest, self.commit(manifest, row))
-        self.sweep()
+        self.files.remove_folder(self.folder)
         return report.model_copy(update={"unfinished": finished.build}) if finished else report
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:

@@ -15,7 +15,7 @@ from tagmill.config.tag_views import OtherReader
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.timeuuid import from_datetime
-from tagmill.errors import GuardRefused, LeaseTaken
+from tagmill.errors import GuardRefused, LeaseTaken, WorkUnfinished
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.lease import Lease
@@ -475,6 +475,41 @@ def test_cleanup_killed_and_repeated_deletes_the_same(whole):
     assert code == 0 and "12 partitions of the view with 36 rows deleted" in out, err
     assert partitions(whole.settings, whole.name) == {first: 1}
     assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
+
+
+def test_cleanup_finishes_decided_without_older_than_days(whole):
+    """Take older_than_days away after a kill: the next cleanup finishes what was decided, and judges nothing."""
+    audited(whole.settings, whole.name)
+    decide(whole, "t", 0, 4)
+    settings = with_keys(whole.settings, whole.name, older_than_days=None)
+    assert cleaned(settings, delete=False)["buckets"] == 1
+    done = cleaned(settings)
+    assert (done["buckets"], done["rows"], done["refused"]) == (1, 4, [])
+    assert "cleanup.older_than_days is not set: rows of the view stay" in done["warnings"]
+    assert records(whole.settings, whole.name) == {("t", bucket(0)): ("CLEANED", 4)}
+    assert partitions(whole.settings, whole.name) == {
+        key: rows for key, rows in whole.all.items() if key != ("t", bucket(0))
+    }
+
+
+def test_cleanup_finishes_decided_of_removed_tag(whole):
+    """Take a tag out of a pipeline after a kill: what was decided is known as unfinished, and is finished by that
+    pipeline or by one that has the tag, and not by others.
+    """
+    decide(whole, "u", 0, 2)
+    chosen = whole.settings.pipeline(whole.name)
+    without = chosen.model_copy(update={"tags": ["t"]})
+    both = {whole.name: without, "mirror": chosen.model_copy(update={"tags": ["u"]})}
+    for pipelines, name in ((both, "mirror"), ({whole.name: without}, whole.name)):
+        settings = whole.settings.model_copy(update={"pipelines": pipelines})
+        with Ledger(settings.cassandra) as ledger:
+            log = CleanupLog(ledger.cassandra, ledger.ledger_keyspace, chosen.keyspace, chosen.view)
+            with raises(WorkUnfinished, pipeline=name):
+                log.require_finished(settings, "Nothing was erased")
+        if name == "mirror":
+            assert clean(settings, whole.name, owner="cli/o", delete=True)["buckets"] == 0
+    assert cleaned(settings)["partitions"][0]["tag"] == "u"
+    assert records(whole.settings, whole.name) == {("u", bucket(0)): ("CLEANED", 2)}
 
 
 def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch):

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -1084,3 +1085,46 @@ def test_expired_ids_are_purged_through_kafka_once(kafka_journal, kafka, spark):
     assert purge().purged == 0
     assert sorted(journal.entries()) == stay and journal.seq_nrs("expired") == []
     assert journal.pointers()[(topic.name, 1)] == 1
+
+
+@pytest.mark.parametrize("sleeps_at", ["begin", "end"])
+def test_replicate_woken_late_leaves_successors_files(kafka_journal, spark, sleeps_at):
+    """Freeze a replication in front of its sweep until another has sealed and died: the next finishes that one."""
+    journal = kafka_journal()
+    settings, topic, slept = journal.settings(FEW_ROWS), journal.topic(), []
+    schema.apply(settings)
+    first_actions(topic)
+    finish, take_over = Replications.finish, Replications.take_over
+
+    def run(owner: str) -> Any:
+        return replicate(settings, journal.name, owner=owner, spark=lambda: spark)
+
+    def sleep() -> None:
+        if not slept:
+            slept.append(sleeps_at)
+            free_lease(journal.stack.session, journal.name)
+            topic.append("late", [(1, "x")])
+            with crashing("replicate.after_commit"), pytest.raises(Crashed):
+                run("cli/other")
+            free_lease(journal.stack.session, journal.name)
+
+    def finished(*args: Any) -> Any:
+        row = finish(*args)
+        if sleeps_at == "end":
+            sleep()
+        return row
+
+    def taken_over(*args: Any) -> Any:
+        row = take_over(*args)
+        if sleeps_at == "begin":
+            sleep()
+        return row
+
+    with patch.object(Replications, "finish", finished), patch.object(Replications, "take_over", taken_over):
+        with raises(FenceRaised, pipeline=journal.name) if sleeps_at == "begin" else nullcontext():
+            run("cli/test/1/0")
+    assert slept
+    free_lease(journal.stack.session, journal.name)
+    run("cli/test/1/0")
+    assert not pending(settings, journal.name) and "late" in journal.entries()
+    assert list(Path(settings.storage.root, journal.name, "replications").iterdir()) == []

@@ -35,6 +35,7 @@ from tagmill.config.settings import CassandraSettings, Settings
 from tagmill.domain import timeuuid
 from tagmill.domain.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
 from tagmill.domain.continuity.model import Gap, Progress
+from tagmill.domain.time_buckets import BucketSize, View, first_ticks
 from tagmill.errors import (
     FenceRaised,
     ForeignWriteTime,
@@ -45,6 +46,7 @@ from tagmill.errors import (
 )
 from tagmill.ledger import progress_rows, schema
 from tagmill.ledger.attempts import Attempts, counted, unended
+from tagmill.ledger.cleanups import Cleaning, CleanupLog
 from tagmill.ledger.erasure_plans import PART_BYTES, ErasurePlans
 from tagmill.ledger.erasures import ErasureRow, Erasures, ErasureState
 from tagmill.ledger.lease import Lease, is_dead, this_process
@@ -57,6 +59,7 @@ from tagmill.ledger.progress import (
     write_intervals,
 )
 from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.view_tables import JournalViews
 from tests.support.errors import raises
 
 KEYSPACE = "t_ledger"
@@ -906,3 +909,82 @@ def test_attempts_only_killed_ones_stay_counted(configured: CassandraSettings, l
     )
     with counted(earlier, ledger.cassandra, name, "plan"):
         assert unended(ledger.cassandra, "system", name) == ()
+
+
+# -- cleanups of a view whose buckets changed their size
+
+MINUTES, HOURS, DAYS = (
+    View(table, size)
+    for table, size in (
+        ("tag_views", BucketSize.MINUTE),
+        ("tag_views_hour", BucketSize.HOUR),
+        ("tag_views_day", BucketSize.DAY),
+    )
+)
+DAY = 1_795_219_200_000
+
+
+class Cleaner:
+    """The cleanups of one journal, whose view is moved to other tables in between."""
+
+    def __init__(self, ledger):
+        self.ledger, self.journal = ledger, f"j_{secrets.token_hex(4)}"
+        self.view = MINUTES
+
+    @property
+    def log(self):
+        return CleanupLog(self.ledger.cassandra, self.ledger.ledger_keyspace, self.journal, self.view)
+
+    def rebucket(self, target):
+        views = JournalViews(self.ledger.cassandra, self.ledger.ledger_keyspace, self.journal)
+        views.switch(views.begin(views.take_over("o", self.view), target))
+        self.view = target
+
+    def clean(self, timebucket, rows):
+        """Delete a partition with so many rows, as a cleanup does."""
+        cleaning = Cleaning("t", timebucket, self.log.rows_before("t", timebucket) + rows, datetime.now(UTC))
+        self.log.decide("p", cleaning)
+        assert self.log.rows_before("t", timebucket) is None
+        self.log.done("p", cleaning)
+
+    def total(self, from_bucket=DAY):
+        return self.log.total("t", first_ticks(from_bucket))
+
+
+def test_cleanups_in_larger_buckets_count_once(ledger):
+    """Clean minutes, then their hour, then its day, with late rows in between: each row counts once."""
+    cleaner = Cleaner(ledger)
+    minute, hour = BucketSize.MINUTE.milliseconds, BucketSize.HOUR.milliseconds
+    cleaner.clean(DAY, 10)
+    cleaner.clean(DAY, 1)
+    cleaner.clean(DAY + minute, 20)
+    cleaner.clean(DAY + hour, 40)
+    cleaner.rebucket(HOURS)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (31, 71)
+    cleaner.clean(DAY, 100)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (131, 171)
+    assert cleaner.total(DAY + hour) == 40
+    cleaner.clean(DAY, 3)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (134, 174)
+    cleaner.rebucket(DAYS)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (174, 174)
+    cleaner.clean(DAY, 1000)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (1174, 1174)
+    cleaner.clean(DAY + DAYS.size.milliseconds, 5)
+    assert cleaner.total() == 1179
+
+
+def test_cleanups_after_rebucket_back_count_once(ledger):
+    """Clean a minute, its hour, and the minute again under its old name: each row counts once."""
+    cleaner = Cleaner(ledger)
+    cleaner.clean(DAY, 10)
+    cleaner.rebucket(HOURS)
+    cleaner.clean(DAY, 100)
+    cleaner.rebucket(MINUTES)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (0, 110)
+    cleaner.clean(DAY, 5)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (5, 115)
+    cleaner.rebucket(HOURS)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (115, 115)
+    cleaner.clean(DAY, 2)
+    assert (cleaner.log.rows_before("t", DAY), cleaner.total()) == (117, 117)

@@ -12,11 +12,14 @@ import pytest
 
 from local.fixtures import Case
 from spark_jobs import operation as job
+from tagmill.cassandra.client import Cassandra
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused, PersistenceIdsUnknown
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger import schema
+from tagmill.ledger.view_builds import Builds
+from tagmill.runs import checkpoints
 from tagmill.views.migrate import migrate
 from tagmill.views.migration_plan import Plan
 from tagmill.views.rebuild import rebuild
@@ -261,7 +264,7 @@ def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, s
 
 
 @pytest.mark.long
-def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings, spark):
+def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings, spark, monkeypatch):
     """Refuse to drop old columns and views while anything needs them.
 
     Afterwards rebuilds keep the rows that only the view knows.
@@ -301,6 +304,19 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
 
     looked = migrated(configured, spark, "tags", dry_run=True, drop_old=True)
     assert looked.kept is None and "MATERIALIZED" in described(stack, journal)
+    reach = checkpoints.reached
+
+    def reached(instant):
+        reach(instant)
+        if instant == "migrate.before_drop":
+            with Cassandra(configured.cassandra) as cassandra:
+                Builds(cassandra, "tagmill_test", journal).take_over("cli/other", "Hour")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "reached", reached)
+        with raises(GuardRefused, match="another process has numbered", pipeline=only(configured)):
+            migrated(configured, spark, "tags", offline=True, drop_old=True)
+    assert "MATERIALIZED" in described(stack, journal)
     done = migrated(configured, spark, "tags", offline=True, drop_old=True)
     assert done.dropped == looked.dropped and [line.what for line in done.dropped] == [
         *(f"materialized view eventsbytag{number}" for number in (1, 2, 3)),

@@ -21,19 +21,23 @@ from tagmill.errors import (
     ConfigurationError,
     DataQualityStop,
     GuardRefused,
+    LeaseTaken,
     ViewDiffers,
     WorkUnfinished,
 )
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import schema
 from tagmill.ledger.cleanups import Cleaning, CleanupLog
+from tagmill.ledger.view_tables import JournalViews
 from tagmill.queries import ReadJournal
+from tagmill.runs import checkpoints
 from tagmill.views.rebucket.rebucket import abandon
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import Selection
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
+from tests.support.cleaning import cleaned, with_keys
 from tests.support.delivery import (
     OWNER,
     clickhouse_rows,
@@ -46,6 +50,7 @@ from tests.support.delivery import (
 )
 from tests.support.errors import raises
 from tests.support.events import Journal, event, events
+from tests.support.leases import free_lease
 from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
 
 BEGIN = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=2)
@@ -329,6 +334,46 @@ def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
     assert "tag_views" not in tables(stack, made.keyspace)
 
 
+def test_rebucket_takes_over_own_changes_of_source(stack, journal, settings, spark):
+    """Renumber and clean rows of the source that were written and copied since the target was made, then add a
+    column to the new table: the switch and the drop go through.
+    """
+    made = journal()
+    minute = BEGIN.replace(minute=30)
+    made.view(events("a", [1, 2], BEGIN))
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+    rebucketed(hour, spark, "Minute")
+    renumbered, taken = event("b", 1, minute), event("c", 1, BEGIN - timedelta(hours=3))
+    made.view([renumbered, taken])
+    rebucketed(hour, spark, "Minute")
+    made.remove(renumbered)
+    made.view([{**renumbered, "tag_pid_sequence_nr": 7}])
+    with Cassandra(hour.cassandra) as cassandra:
+        log = CleanupLog(cassandra, "tagmill_test", made.keyspace, hour.pipeline(only(hour)).view)
+        cleaning = Cleaning("t", taken["timebucket"], 1, datetime.now(UTC))
+        log.decide(only(hour), cleaning)
+        made.remove(taken)
+        log.done(only(hour), cleaning)
+    done = rebucketed(hour, spark, "Minute", offline=True)
+    assert done["removed"] == ["tag 't', 'b', number 1", "tag 't', 'c', number 1"]
+    expected = in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute")
+    same_rows(stack, made.keyspace, "tag_views_minute", expected)
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute ADD added text")
+    now = configured(hour, "tag_views_minute", "Minute")
+    stack.session.execute(
+        f"UPDATE {made.keyspace}.tag_views_minute SET added = 'x' WHERE tag_name = 't' AND timebucket = "
+        f"{expected[0]['timebucket']} AND timestamp = {expected[0]['timestamp']} AND persistence_id = 'a' AND "
+        "tag_pid_sequence_nr = 1"
+    )
+    with raises(GuardRefused, match="has 1 rows that tag_views_minute has not, or has with other"):
+        rebucketed(now, spark, "Minute", drop_old=True)
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute DROP added")
+    stack.session.execute(f"ALTER TABLE {made.keyspace}.tag_views_minute ADD other text")
+    rebucketed(now, spark, "Minute", drop_old=True)
+    assert "tag_views" not in tables(stack, made.keyspace)
+
+
 def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, spark):
     journal = keyspace("partition-boundary")
     hour = settings(journal, case="partition-boundary")
@@ -498,3 +543,120 @@ def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
                     assert (
                         CleanupLog(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone
                     ), again
+
+
+@pytest.fixture
+def asleep(stack, monkeypatch):
+    """Return asleep(settings, instant, work): when this process first reaches the instant, it loses its leases, and
+    others do the work before it wakes.
+    """
+
+    def sleep(configured, instant, work):
+        reach, slept = checkpoints.reached, []
+
+        def reached(checkpoint):
+            reach(checkpoint)
+            if checkpoint == instant and not slept:
+                slept.append(checkpoint)
+                name = only(configured)
+                for lease in (name, f"{configured.pipeline(name).keyspace}/rebucket"):
+                    free_lease(stack.session, lease)
+                work()
+
+        monkeypatch.setattr(checkpoints, "reached", reached)
+        return slept
+
+    return sleep
+
+
+def test_rebucket_woken_late_drops_no_view(stack, keyspace, settings, spark, asleep):
+    """Freeze an abandon, then a drop of the old table, until the table is the view in force: it stays."""
+    journal = keyspace("gap-middle")
+    hour = settings(journal, case="gap-middle")
+    schema.apply(hour)
+    name, minute, back = only(hour), configured(hour, "tag_views_minute", "Minute"), []
+    rebucketed(hour, spark, "Minute")
+
+    def abandoned_and_switched():
+        abandon(hour, name, owner="cli/other", dry_run=False)
+        switched(hour, spark, "Minute")
+
+    slept = asleep(hour, "rebucket.before_drop", abandoned_and_switched)
+    with raises(LeaseTaken):
+        abandon(hour, name, owner=OWNER, dry_run=False)
+    expected = rows(stack, journal, "tag_views")
+    same_rows(stack, journal, "tag_views_minute", in_buckets(expected, "Minute"))
+
+    def dropped_and_back():
+        rebucketed(minute, spark, "Minute", drop_old=True)
+        rebucketed(minute, spark, "Hour", table="tag_views")
+        back.append(rebucketed(minute, spark, "Hour", table="tag_views", offline=True)["step"])
+
+    slept += asleep(minute, "rebucket.before_drop", dropped_and_back)
+    with raises(LeaseTaken):
+        rebucketed(minute, spark, "Minute", drop_old=True)
+    assert back == ["switched"] and slept
+    same_rows(stack, journal, "tag_views", expected)
+    with Cassandra(hour.cassandra) as cassandra:
+        standing = JournalViews(cassandra, "tagmill_test", journal).standing()
+    assert (standing.current, standing.tables["tag_views"].dropped_at) == ("tag_views", None)
+
+
+@pytest.mark.parametrize("leases_lost", [True, False], ids=["leases lost", "cleanup decided meanwhile"])
+def test_switch_woken_late_switches_nothing(leases_lost, stack, keyspace, settings, spark, monkeypatch):
+    """Freeze a switch behind its verification while others work with the view: the view stays where it is."""
+    journal = keyspace("gap-middle")
+    hour = settings(journal, case="gap-middle")
+    schema.apply(hour)
+    name, reach = only(hour), checkpoints.reached
+
+    def reached(instant):
+        reach(instant)
+        if instant == "rebucket.verified" and leases_lost:
+            free_lease(stack.session, name)
+        elif instant == "rebucket.verified":
+            with Cassandra(hour.cassandra) as cassandra:
+                log = CleanupLog(cassandra, "tagmill_test", journal, hour.pipeline(name).view)
+                log.decide(name, Cleaning("tag-0", 0, 1, datetime.now(UTC)))
+
+    rebucketed(hour, spark, "Minute")
+    with (
+        monkeypatch.context() as patched,
+        raises(LeaseTaken if leases_lost else WorkUnfinished, pipeline=name),
+    ):
+        patched.setattr(checkpoints, "reached", reached)
+        rebucketed(hour, spark, "Minute", offline=True)
+    with Cassandra(hour.cassandra) as cassandra:
+        assert JournalViews(cassandra, "tagmill_test", journal).standing().current == "tag_views"
+
+
+@pytest.mark.long
+def test_cleanup_after_rebucket_counts_rows_once(stack, keyspace, settings, spark):
+    """Clean minutes, rebucket to Day, clean the day: the verdict stays "exactly once"."""
+    journal = keyspace("minute-buckets")
+    minute = settings(journal, case="minute-buckets")
+    delivered_first(minute, spark)
+    name = only(minute)
+    with Cassandra(minute.cassandra) as cassandra:
+        view = minute.pipeline(name).view
+        views, record = (
+            Views(cassandra, JournalTables(journal, view.table)),
+            CleanupLog(cassandra, "tagmill_test", journal, view),
+        )
+        for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
+            ((count, _),) = views.written([("tag-0", bucket)])
+            record.decide(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+            views.delete_partition("tag-0", bucket, first_ticks(2**40))
+            record.done(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+    day = switched(minute, spark, "Day")
+    assert audited(day, spark).findings == {}
+    day = with_keys(day, name, enabled=True, older_than_days=0, other_readers=[])
+    unhurried = day.pipeline(name).model_copy(
+        update={"look_back_seconds": 0.0, "long_look_back_seconds": 0.0}
+    )
+    day = day.model_copy(update={"pipelines": {name: unhurried}})
+    done = cleaned(day)
+    assert (done["buckets"], done["refused"]) == (2, [])
+    lines = tag_table(day, name, count_view=True, verify=True)
+    assert [(line["in_view"], line["cleaned"]) for line in lines] == [(0, 1000), (0, 1000)]
+    assert {line["verdict"].split(",")[0] for line in lines} == {"exactly once"}

@@ -16,6 +16,7 @@ from tagmill.errors import (
     ConfigurationError,
     DataQualityStop,
     GuardRefused,
+    LeaseTaken,
     PersistenceIdsUnknown,
 )
 from tagmill.ledger import schema
@@ -31,6 +32,7 @@ from tests.support.delivery import OWNER, clickhouse_rows, deliver, only, tagmil
 from tests.support.errors import raises
 from tests.support.events import events, offset, this_hour
 from tests.support.few_builds import compared
+from tests.support.leases import free_lease
 from tests.support.stack import own_keyspaces
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
@@ -611,3 +613,34 @@ def test_delete_keeps_numbers_known_nowhere_else(stack, journal, settings, spark
     before, configured = other.rows(), settings(other.keyspace, tags=["t"], **HOUR)
     assert changes(done(delete, configured, spark)) == {"removed": 3} and other.rows() == []
     assert changes(done(rebuild, configured, spark)) == {"added": 3} and other.rows() == before
+
+
+def test_truncate_woken_late_truncates_nothing_more(stack, keyspace, settings, spark, monkeypatch):
+    """Freeze a truncation before its second table, then before its first, while others rebuild: their rows stay,
+    and the error names what is gone.
+    """
+    journal = keyspace("partition-boundary")
+    configured = prepared(settings(journal, case="partition-boundary"), spark)
+    name, reach = only(configured), checkpoints.reached
+    wanted = {table: rows(stack, journal, table) for table in VIEWS}
+
+    def said(sleeps_before):
+        reached_tables = []
+
+        def reached(instant):
+            reach(instant)
+            if instant == "truncate.before_table":
+                reached_tables.append(instant)
+                if len(reached_tables) == sleeps_before:
+                    free_lease(stack.session, name)
+                    rebuild(configured, name, Selection(), owner="cli/other", spark=spark)
+
+        with monkeypatch.context() as patched, raises(LeaseTaken, pipeline=name) as caught:
+            patched.setattr(checkpoints, "reached", reached)
+            truncate(configured, name, owner=OWNER, spark=spark)
+        return str(caught.value)
+
+    gone = f"tag_views of journal {journal} were truncated: tagmill views rebuild --pipeline {name} --offline"
+    for sleeps_before, is_said in ((2, True), (1, False)):
+        assert (gone in said(sleeps_before)) is is_said
+        assert {table: rows(stack, journal, table) for table in VIEWS} == wanted

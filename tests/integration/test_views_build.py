@@ -10,18 +10,27 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.delivery.tag_views import steps
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks
-from tagmill.errors import GuardRefused, ViewNotBuilt
+from tagmill.errors import FenceRaised, GuardRefused, ViewDiffers, ViewNotBuilt
 from tagmill.ledger import schema
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
+from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 from tagmill.views import event_reader, few_rows, many_rows, writer
+from tagmill.views.build import build
+from tagmill.views.delete import truncate
 from tagmill.views.few_rows import events as few_events
 from tagmill.views.model import Manifest
+from tagmill.views.rebuild import rebuild
 from tagmill.views.sealed_build import Attempt
+from tagmill.views.selection import Selection
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
 from tests.support.errors import raises
+from tests.support.leases import free_lease
+from tests.support.rebucketing import configured as moved
+from tests.support.rebucketing import in_buckets, rebucketed
+from tests.support.topics import Crashed, crashing
 
 pytestmark = pytest.mark.usefixtures("both_builds")
 
@@ -185,7 +194,7 @@ def test_build_of_more_is_left_to_spark(most, by_spark, monkeypatch, stack, keys
 
 def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, monkeypatch):
     """Write the files of the first build again after the second one, as a frozen builder would."""
-    monkeypatch.setattr(Attempt, "sweep", lambda self: None)
+    monkeypatch.setattr(Attempt, "sweep", lambda self, folders: None)
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
@@ -269,3 +278,97 @@ def test_deliver_events_built_late_in_bounded_runs(stack, keyspace, settings, sp
         as_row(row) for row in recorded("minute-buckets", "tag_views")
     )
     assert set(verdicts(configured, name).values()) == {"exactly once"}
+
+
+def test_dry_runs_leave_running_build_alone(stack, keyspace, settings, spark, monkeypatch):
+    """Look at the journal for another pipeline while a build is about to commit: the build ends as if alone."""
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    mirror = f"m_{uuid4().hex[:8]}"
+    other = configured.pipeline(only(configured)).model_copy(update={"views": "application"})
+    both = configured.model_copy(update={"pipelines": {**configured.pipelines, mirror: other}})
+    schema.apply(configured)
+    load_messages(stack.session, case, journal, 0, 60)
+    reach, looks = checkpoints.reached, []
+
+    def reached(instant):
+        reach(instant)
+        if instant == "build.before_commit":
+            by = {"owner": "cli/other", "spark": spark, "dry_run": True}
+            looks.append(rebuild(both, mirror, Selection(), **by).total("added"))
+            looks.append(truncate(both, mirror, **by).total("removed"))
+
+    monkeypatch.setattr(checkpoints, "reached", reached)
+    with Cassandra(configured.cassandra) as cassandra:
+        assert rebuild(both, mirror, Selection(), owner=OWNER, spark=spark, dry_run=True).total("added")
+        assert Builds(cassandra, "tagmill_test", journal).newest() is None
+        built(configured, spark)
+        newest = Builds(cassandra, "tagmill_test", journal).newest()
+    assert (newest.build, newest.fence) == (1, 1)
+    assert looks == [len(recorded(case, "tag_views")), 0]
+    assert rows(stack, journal, "tag_views") == recorded(case, "tag_views")
+
+
+@pytest.mark.parametrize("sleeps_at", ["build.begun", "end"])
+def test_build_woken_late_leaves_successors_files(sleeps_at, stack, keyspace, settings, spark, monkeypatch):
+    """Freeze a build in front of its sweep until another has sealed and died: the next finishes that one."""
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    schema.apply(configured)
+    load_messages(stack.session, case, journal, 0, 25)
+    name, reach, finish_build, slept = only(configured), checkpoints.reached, Builds.finish, []
+
+    def sleep():
+        if slept:
+            return
+        slept.append(sleeps_at)
+        free_lease(stack.session, name)
+        load_messages(stack.session, case, journal, 25, 60)
+        with crashing("build.after_commit"), pytest.raises(Crashed):
+            build(configured, name, owner="cli/other", spark=lambda: spark)
+        free_lease(stack.session, name)
+
+    def reached(instant):
+        reach(instant)
+        if instant == sleeps_at:
+            sleep()
+
+    def finish_and_sleep(*args):
+        finish_build(*args)
+        if sleeps_at == "end":
+            sleep()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "reached", reached)
+        patched.setattr(Builds, "finish", finish_and_sleep)
+        if sleeps_at == "end":
+            built(configured, spark)
+        else:
+            with raises(FenceRaised, pipeline=name):
+                built(configured, spark)
+    assert slept
+    free_lease(stack.session, name)
+    built(configured, spark)
+    assert rows(stack, journal, "tag_views") == recorded(case, "tag_views")
+    assert RunFiles(configured.storage.root).folders(f"{name}/views") == []
+
+
+def test_build_after_killed_switch_takes_size(stack, keyspace, settings, spark):
+    """Kill a switch before it tells the builds the new bucket size: a build with the new configuration goes on."""
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    load_messages(stack.session, case, journal, 0, 25)
+    built(configured, spark)
+    to = "Minute" if configured.pipeline(only(configured)).bucket_size == BucketSize.DAY else "Day"
+    rebucketed(configured, spark, to)
+    with crashing("rebucket.switched"), pytest.raises(Crashed):
+        rebucketed(configured, spark, to, offline=True)
+    free_lease(stack.session, only(configured))
+    load_messages(stack.session, case, journal, 25, 60)
+    with raises(ViewDiffers, pipeline=only(configured)):
+        built(configured, spark)
+    built(moved(configured, f"tag_views_{to.lower()}", to), spark)
+    assert rows(stack, journal, f"tag_views_{to.lower()}") == in_buckets(recorded(case, "tag_views"), to)

@@ -197,20 +197,13 @@ class _Erasing:
             )
 
     def _must_be_cleaned(self) -> None:
-        """Raise GuardRefused while a cleanup is not finished: the next cleanup counts in ClickHouse the rows
+        """Raise WorkUnfinished while a cleanup is not finished: the next cleanup counts in ClickHouse the rows
         that it had decided on.
         """
-        for name in self.names:
-            chosen = self.settings.pipeline(name)
-            cleaned = CleanupLog(
-                self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view
-            )
-            if cleaned.is_unfinished(chosen.tags):
-                raise WorkUnfinished(
-                    f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill "
-                    f"cleanup --pipeline {name} --yes",
-                    pipeline=name,
-                )
+        view = self.workspace.pipeline.view
+        CleanupLog(
+            self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, view
+        ).require_finished(self.settings, "Nothing was erased")
 
     # -- the record
 

@@ -11,7 +11,7 @@ from tagmill.errors import GuardRefused, about_pipeline
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.same_tables import require_same_tables
 from tagmill.maintenance.view_cleanup.retention import Removed, Retention, old_reports
-from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
+from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, decided, expiring
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.progress import Tell
 from tagmill.runs.workspace import Workspace, open_workspace, silent
@@ -54,10 +54,10 @@ def clean(
         require_same_tables(settings, workspace.cassandra, pipeline, "Nothing was deleted")
         now = agreed_now(settings, workspace.cassandra)
         warnings = [*stated_ttl(chosen), *expiring(workspace)]
-        found = Found()
         if chosen.cleanup.older_than_days is None:
             warnings.append(OLDER_THAN_NOT_SET)
-        else:
+        found = Found()
+        if chosen.cleanup.older_than_days is not None or decided(workspace):
             with workspace.clickhouse() as clickhouse:
                 found = ViewCleanup(workspace, clickhouse, now).run(delete=delete)
         tell("retention")

@@ -20,7 +20,7 @@ from tagmill.delivery.tag_views.holds import first_held, gap_buckets
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, to_datetime
 from tagmill.journal.tag_view_reader import Views
-from tagmill.ledger.cleanups import Cleaning, CleanupLog
+from tagmill.ledger.cleanups import Cleaning, CleanupLog, finisher
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.view_builds import Builds
@@ -106,18 +106,22 @@ class ViewCleanup:
         self.erasures = workspace.journal_store(Erasures)
         self.beside = beside(workspace.settings, self.name)
         self.standings = {one: standing(workspace.of(one)) for one in (self.name, *self.beside)}
-        self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
-        self.decided = [one for tag in self.pipeline.tags for one in self.cleaned.unfinished(tag)]
+        self.decided = decided(workspace)
+        self.states = {
+            tag: self._state(tag) for tag in {*self.pipeline.tags, *(one.tag for one in self.decided)}
+        }
         self.now, self.limit = now, rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
         self.found = Found()
 
     def run(self, *, delete: bool) -> Found:
         """Finish the deletions decided earlier, then delete proven partitions, at most max_buckets_per_run of
-        them.
+        them; none if cleanup.older_than_days is not set.
         """
         for cleaning in self.decided:
             if self._is_still_delivered(cleaning):
                 self._goes(cleaning, cleaning.rows, delete=delete)
+        if self.pipeline.cleanup.older_than_days is None:
+            return self.found
         most = self.pipeline.cleanup.max_buckets_per_run
         self.tell("judging partitions")
         proven = nsmallest(most + 1, self._proven(), key=lambda pair: (pair[0].timebucket, pair[0].tag))
@@ -163,8 +167,9 @@ class ViewCleanup:
         """Yield the candidates that the audits of all their pipelines prove, with these proofs, in no
         particular order.
         """
-        size, decided = self.pipeline.bucket_size, {(one.tag, one.timebucket) for one in self.decided}
-        undecided = (key for key in self.views.partitions() if key[0] in self.states and key not in decided)
+        size, known = self.pipeline.bucket_size, {(one.tag, one.timebucket) for one in self.decided}
+        tags = set(self.pipeline.tags)
+        undecided = (key for key in self.views.partitions() if key[0] in tags and key not in known)
         all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in undecided)
         candidates = (bucket for bucket in all_of_them if bucket.end <= self.limit)
         while group := list(islice(candidates, JUDGED_AT_ONCE)):
@@ -280,6 +285,21 @@ class ViewCleanup:
             self.cleaned.done(self.name, cleaning)
             time.sleep(1 / self.pipeline.cleanup.deletes_per_second)
         self.found.goes(cleaning.tag, cleaning.timebucket, rows)
+
+
+def decided(workspace: Workspace) -> list[Cleaning]:
+    """Return the deletions decided earlier and perhaps not done that a cleanup of this pipeline finishes.
+
+    Those are the ones of its tags, and those of a tag that no pipeline of the journal has any longer (finisher).
+    """
+    settings, chosen = workspace.settings, workspace.pipeline
+    log = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, chosen.keyspace, chosen.view)
+    return [
+        one
+        for decided_by, one in log.unfinished()
+        if one.tag in chosen.tags
+        or finisher(settings, chosen.keyspace, decided_by, one.tag) == workspace.name
+    ]
 
 
 def standing(workspace: Workspace) -> Standing:

@@ -47,12 +47,16 @@ def must_have_buckets(survey: Survey, rows: TableDiff, pipeline: PipelineSetting
         )
 
 
-def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines: list[str]) -> None:
-    """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old
+def must_be_finished(
+    workspace: Workspace, journal: str, source: View, pipelines: list[str], untouched: str
+) -> None:
+    """Raise WorkUnfinished while a run, a cleanup or a build is half done, since each knows the view by its old
     buckets.
     """
-    way = "Nothing was copied; finish it first:"
-    cleaned = CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source)
+    way = f"{untouched}; finish it first:"
+    CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source).require_finished(
+        workspace.settings, untouched
+    )
     for name in pipelines:
         if row := workspace.ledger.open_run(name):
             raise WorkUnfinished(
@@ -60,11 +64,6 @@ def must_be_finished(workspace: Workspace, journal: str, source: View, pipelines
                 f"deliver --pipeline {name}",
                 pipeline=name,
                 run=row.run,
-            )
-        if cleaned.is_unfinished(workspace.settings.pipeline(name).tags):
-            raise WorkUnfinished(
-                f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes",
-                pipeline=name,
             )
     newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:

@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 
 from tagmill.config.settings import Settings
 from tagmill.domain import identifiers
-from tagmill.domain.time_buckets import BucketSize
-from tagmill.errors import DataQualityStop, GuardRefused, about_pipeline
+from tagmill.domain.time_buckets import BucketSize, View
+from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused, about_pipeline
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.ledger.same_tables import require_same_tables
@@ -106,16 +106,13 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
     with open_workspace(settings, pipeline, owner=owner, leases=leases) as workspace:
         _require_journal(workspace)
         views, tables = _tables(workspace)
-        standing = views.standing()
-        if standing is None or standing.filling is None:
-            raise GuardRefused(f"journal {views.journal}: no rebucket is under way. Nothing was dropped")
-        target = standing.filling
+        standing, target = _under_way(views, views.standing())
         if not dry_run:
-            standing = views.take_over(owner, standing.view)
+            standing, target = _under_way(views, views.take_over(owner, standing.view))
             # The table is dropped before the record: after a kill in between, the rebucket is still known and
             # copies again.
             if target.table in tables.there():
-                tables.drop(target.table)
+                _drop(workspace, tables, views, standing, target.table)
                 workspace.journal_store(JournalTableIds).forget(target.table)
             views.give_up(standing)
         done = "would be dropped" if dry_run else "is dropped"
@@ -129,6 +126,26 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
             "lines": [],
             "message": f"journal {views.journal}: {target} {done}; its view stays in {standing.view}",
         }
+
+
+def _under_way(views: JournalViews, standing: ViewTableState | None) -> tuple[ViewTableState, View]:
+    """Return the state and the view that is being filled; raises GuardRefused if there is none."""
+    if standing is None or standing.filling is None:
+        raise GuardRefused(f"journal {views.journal}: no rebucket is under way. Nothing was dropped")
+    return standing, standing.filling
+
+
+def _drop(
+    workspace: Workspace, tables: ViewTables, views: JournalViews, standing: ViewTableState, table: str
+) -> None:
+    """Drop a table, unless another process has been at work since: the table may be the view in force by then.
+
+    Raises LeaseTaken, FenceRaised. A process that freezes between the look and the DROP behind it still drops.
+    """
+    checkpoints.reached("rebucket.before_drop")
+    workspace.require_leases()
+    views.current(standing)
+    tables.drop(table)
 
 
 def _tables(workspace: Workspace) -> tuple[JournalViews, ViewTables]:
@@ -171,15 +188,14 @@ class _Rebucket:
 
     @contextmanager
     def files(self) -> Iterator[None]:
-        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones
-        left, and its own.
+        """Remove the pipeline's intermediate files of rebuckets: those that killed ones left on entry, its own on
+        exit.
         """
-        home = f"{self.name}/rebucket"
-        self.store.remove_folder(home)
+        self.store.remove_folder(f"{self.name}/rebucket")
         try:
             yield
         finally:
-            self.store.remove_folder(home)
+            self.store.remove_folder(self.folder)
 
     # -- the steps
 
@@ -224,16 +240,20 @@ class _Rebucket:
         """
         from tagmill.views.rebucket import guards
 
-        guards.must_be_finished(
-            self.workspace, self.journal, self.source, self.settings.on_journal(self.journal)
-        )
-        self._stop_builders()
+        pipelines = self.settings.on_journal(self.journal)
+        guards.must_be_finished(self.workspace, self.journal, self.source, pipelines, "Nothing was copied")
+        fence = self._stop_builders()
         standing = self._begin()
         self.tell("looking where the plugin's writers are")
         before = self.rows.fixed(self.rows.numbered())
         survey, lines, copied, removed = self._agreed(standing)
         guards.must_not_have_moved(self.rows.numbered(), before, self.journal)
         checkpoints.reached("rebucket.verified")
+        # If this process slept, others have worked with the source since: what they wrote is not in the target.
+        self.workspace.require_leases()
+        self._builds().current(fence)
+        untouched = "Nothing was switched, what is copied stays"
+        guards.must_be_finished(self.workspace, self.journal, self.source, pipelines, untouched)
         self.views.switch(standing)
         checkpoints.reached("rebucket.switched")
         self._tell_builders()
@@ -274,6 +294,7 @@ class _Rebucket:
 
         require_configured_view(self.settings, self.views, self.target)
         result = self._named("dropped") | {"dry_run": dry_run, "tags": [], "warnings": [], "lines": []}
+        standing = None if dry_run else self.views.take_over(self.owner, self.target)
         if self.source.table in self.tables.there():
             survey, lines, taken = self._still_agrees()
             result["tags"] = tags(survey, lines)
@@ -282,10 +303,10 @@ class _Rebucket:
                     f"{taken} rows of {self.source.table} were deleted with their events, or replaced, "
                     f"in {self.target.table} since"
                 ]
-        if not dry_run:
-            self.tables.drop(self.source.table)
+        if standing is not None:
+            _drop(self.workspace, self.tables, self.views, standing, self.source.table)
             self._forget(self.source.table)
-            self.views.dropped(self.source.table)
+            self.views.dropped(standing, self.source.table)
         done = "would be dropped" if dry_run else "is dropped"
         result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
         return result
@@ -295,7 +316,12 @@ class _Rebucket:
     def _begin(self) -> ViewTableState:
         """Take the rebucket over from any earlier attempt, and create the target table if it is missing."""
         standing = self.views.take_over(self.owner, self.source)
-        if standing.copying is None:
+        if standing.filling not in (None, self.target):  # begun by another process since the look
+            raise FenceRaised(
+                f"journal {self.journal}: a rebucket into {standing.filling} has begun meanwhile. Nothing was "
+                "copied; run the same command again"
+            )
+        if standing.filling is None:
             standing = self.views.begin(standing, self.target)
         checkpoints.reached("rebucket.begun")
         if self.target.table not in self.tables.there():  # one of that name may have been dropped by hand
@@ -359,13 +385,13 @@ class _Rebucket:
         NAMED.
         """
         from tagmill.views.rebucket import guards
-        from tagmill.views.rebucket.table_diff import living
 
         strays = self.rows.strays(survey, lines)
         begun_at = standing.tables[self.target.table].begun_at
         if begun_at is None or not strays.take(1):
             return []
-        guards.must_be_ours(living(strays, self._deleted()), self.rows, begun_at, self._way_out())
+        foreign = self.rows.foreign(strays, survey, lines, self._deleted())
+        guards.must_be_ours(foreign, self.rows, begun_at, self._way_out())
         self.tell(f"removing rows that {self.source.table} has no longer")
         self.ledger.cassandra.write_many(
             f"DELETE FROM {identifiers.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
@@ -390,7 +416,7 @@ class _Rebucket:
 
         survey = self._surveyed()
         lines = self._compared(survey)
-        lost = self.rows.lost(survey, lines, self.rows.cleaned())
+        lost = self.rows.lost(survey, lines, self.rows.cleaned(self.target))
         if not lost.take(1):
             return survey, lines, 0
         guards.must_be_there(self.rows.missed(lost, self._deleted()), self.rows, self.name)
@@ -403,11 +429,11 @@ class _Rebucket:
     def _builds(self) -> Builds:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
 
-    def _stop_builders(self) -> None:
-        """Raise the fence of the journal's builds, so that a frozen builder can no longer commit."""
+    def _stop_builders(self) -> int:
+        """Raise the fence of the journal's builds, so that a frozen builder can no longer commit; return it."""
         builds = self._builds()
-        if (newest := builds.newest()) is not None:
-            builds.take_over(self.owner, newest.bucket_size)
+        newest = builds.newest()
+        return builds.take_over(self.owner, newest.bucket_size if newest else self.source.size.value).fence
 
     def _tell_builders(self) -> None:
         """Set the journal's builds to the target's bucket size, if Tagmill builds its view."""

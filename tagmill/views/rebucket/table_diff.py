@@ -2,7 +2,7 @@
 one of them has.
 
 The comparison uses sums: per tag and bucket of the new size, the number of rows and the sum of a 64-bit hash
-over all their columns but timebucket. The sums don't depend on the order of the rows or on their old
+over all their columns but timebucket that aren't null. The sums don't depend on the order of the rows or on their old
 partitions. Where the sums are equal, the rows are.
 """
 
@@ -225,19 +225,33 @@ class TableDiff:
         Those are the rows whose events are not deleted, and for which the target has no row of the same event
         under another number or with a later write time, as a rebuild or a repair of the view leaves it.
         """
-        event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
         rows = self._rows(self.source, *ROW, "sequence_nr", **TIMES)
         rows = rows.join(lost.select(*ROW), ROW, "left_semi")
         rows = self.fixed(rows.select(*ROW, "sequence_nr", written().alias("written")))
-        partitions = lost.select("tag_name", "timebucket").distinct()
-        there = self._rows(self.target, *ROW, "sequence_nr", partitions=partitions, **TIMES)
-        there = there.select(
-            *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
+        there = self._rows(
+            self.target, *ROW, "sequence_nr", partitions=lost.select(*PARTITION).distinct(), **TIMES
         )
-        other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
-        replaced = rows.join(there, event).where(other).select(*ROW)
-        missed = living(rows, deleted).join(replaced, ROW, "left_anti").select(*ROW)
+        missed = living(not_replaced(rows, there), deleted).select(*ROW)
         return self.fixed(lost.join(missed, ROW, "left_semi"))
+
+    def foreign(self, strays: DataFrame, survey: Survey, lines: DataFrame, deleted: DataFrame) -> DataFrame:
+        """Return the strays that were not taken out of the source on purpose.
+
+        In: `strays` and `deleted` as the methods return them.
+
+        Those are the rows whose events are not deleted, for which the source has no row of the same event under
+        another number or with a later write time, and that were in no partition which a cleanup has deleted since.
+        """
+        partitions = self._feeding(survey, lines.where("differs and t_rows > 0"))
+        there = self._rows(self.source, *ROW, "sequence_nr", partitions=partitions, **TIMES)
+        rows = not_replaced(living(strays, deleted), there)
+        rows = rows.withColumn("ticks", offset_ticks(F.col("timestamp")))
+        rows = rows.withColumn("home", bucket(self.source.size))
+        gone = self.cleaned(self.source).select("tag_name", F.col("timebucket").alias("home"), "cleaned_at")
+        in_cleaned = rows.join(gone, ["tag_name", "home"]).where(
+            F.col("written") <= F.unix_micros("cleaned_at")
+        )
+        return self.fixed(rows.join(in_cleaned.select(*KEY), KEY, "left_anti").drop("ticks", "home"))
 
     def deleted(self, metadata: str | None) -> DataFrame:
         """Return up to which sequence_nr events are deleted, by the ledger and the application's table:
@@ -248,11 +262,11 @@ class TableDiff:
             return known
         return known.unionByName(self._table(metadata).rows(self.spark, "persistence_id", "deleted_to"))
 
-    def cleaned(self) -> DataFrame:
-        """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
+    def cleaned(self, view: View) -> DataFrame:
+        """Return a view's partitions that cleanups have deleted: tag_name, timebucket, cleaned_at."""
         records = CassandraTable.of_ledger(self.tables.cassandra, "cleaned_buckets")
-        rows = records.rows(self.spark, "journal", "timebucket", tag_name="tag")
-        return rows.where(F.col("journal") == self.target.key(self.keyspace)).select(*PARTITION)
+        rows = records.rows(self.spark, "journal", "timebucket", "cleaned_at", tag_name="tag")
+        return rows.where(F.col("journal") == view.key(self.keyspace)).select(*PARTITION, "cleaned_at")
 
     def numbered(self) -> DataFrame:
         """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
@@ -303,8 +317,10 @@ class TableDiff:
         timebucket), size (bytes), broken (the timestamp is not a TimeUUID, or is one before 1970).
         """
         hashed = sorted(set(rows.columns) - {"timebucket"})
-        # xxhash64 skips nulls, so whether a column is null is hashed along with its value.
-        parts = [part for name in hashed for part in (F.col(name).isNull(), F.col(name))]
+        # xxhash64 skips nulls, so the names of the columns that aren't null are hashed along with their values. A
+        # column that only one of the tables has counts as null in the other.
+        named = [F.when(F.col(name).isNotNull(), F.lit(name)) for name in hashed]
+        parts = [part for name, label in zip(hashed, named, strict=True) for part in (label, F.col(name))]
         return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
             *KEY,
             bucket(self.target.size),
@@ -318,6 +334,21 @@ class TableDiff:
         """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
         self.steps += 1
         return materialize(rows, f"{self.url}/{self.steps:03d}")
+
+
+def not_replaced(rows: DataFrame, other_rows: DataFrame) -> DataFrame:
+    """Return the rows of which the other table has no row of the same event under another number or with a later
+    write time, as a rebuild or a repair leaves it.
+
+    In: `rows` with ROW, sequence_nr, written; `other_rows`, the other table's rows with ROW, sequence_nr and TIMES.
+    """
+    event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
+    other_rows = other_rows.select(
+        *event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten")
+    )
+    other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
+    replaced = rows.join(other_rows, event).where(other).select(*ROW)
+    return rows.join(replaced, ROW, "left_anti")
 
 
 def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:
