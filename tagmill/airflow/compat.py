@@ -23,14 +23,12 @@ try:
         AirflowException,
         AirflowNotFoundException,
         AirflowRescheduleException,
-        AirflowTimetableInvalid,
     )
 except ImportError:
     from airflow.exceptions import (  # type: ignore[attr-defined]
         AirflowException,
         AirflowNotFoundException,
         AirflowRescheduleException,
-        AirflowTimetableInvalid,
     )
 try:
     from airflow.sdk.configuration import conf
@@ -79,7 +77,6 @@ __all__ = [
     "AirflowNotFoundException",
     "AirflowRescheduleException",
     "AirflowSkipException",
-    "AirflowTimetableInvalid",
     "AsyncCallback",
     "CronTriggerTimetable",
     "DeadlineAlert",

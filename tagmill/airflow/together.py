@@ -21,11 +21,12 @@ from tagmill.airflow.compat import (
     DownstreamTasksSkipped,
     MultipleCronTriggerTimetable,
 )
-from tagmill.airflow.factory import AT_ONCE, LONG, NOT_CRON, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import AT_ONCE, LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import failure, told_to_airflow
 from tagmill.airflow.operators import DeliverOperator
 from tagmill.airflow.steps import owner
 from tagmill.config.settings import Settings
+from tagmill.domain.schedules import NOT_CRON, cron_of
 from tagmill.errors import ConfigurationError, LeaseTaken
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ def _due(schedules: Mapping[str, str], context: Context) -> Sequence[str]:
     return [
         name
         for name, schedule in schedules.items()
-        if name in left_over or croniter(schedule, before.run_after).get_next(datetime) <= dag_run.run_after
+        if name in left_over
+        or croniter(cron_of(schedule), before.run_after).get_next(datetime) <= dag_run.run_after
     ]
 
 

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from tagmill.domain.identifiers import identifier
+from tagmill.domain.schedules import require_schedule
 
 Identifier = Annotated[
     str,
@@ -82,8 +83,10 @@ LeaseWaitSeconds = Annotated[
         examples=[30],
     ),
 ]
+# A preset of Airflow or a cron expression.
+Schedule = Annotated[str, AfterValidator(require_schedule)]
 DeliverySchedule = Annotated[
-    str | None,
+    Schedule | None,
     Field(
         description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],

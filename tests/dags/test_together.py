@@ -96,6 +96,12 @@ def test_due_are_pipelines_with_moment_since(config, before, run_type, due):
     assert planned_to_deliver(context(before, run_type, planned=NOTHING)) == due
 
 
+@pytest.mark.parametrize(("at", "due"), [(datetime(2026, 9, 30, 23, tzinfo=UTC), ["orders"]), (AT, [])])
+def test_due_by_preset_of_airflow(config, at, due):
+    """Airflow has presets that croniter does not know."""
+    assert planned_to_deliver(context(at, planned=NOTHING), {"orders": "@quarterly"}) == due
+
+
 @pytest.mark.parametrize(
     ("planned", "states", "due"),
     [
@@ -123,7 +129,7 @@ def test_due_is_what_previous_run_left(config, planned, states, due):
     assert [name for name in planned_to_deliver(given) if name == "payments"] == due
 
 
-def planned_to_deliver(given):
+def planned_to_deliver(given, schedules=SCHEDULES):
     """Return the pipelines that the task `plan` hands on where each has something to do."""
     from tagmill.airflow import together
 
@@ -131,7 +137,7 @@ def planned_to_deliver(given):
         patch("tagmill.delivery.together.plan_together", lambda settings, names, owner: dict.fromkeys(names)),
         suppress(DownstreamTasksSkipped),
     ):
-        given["sent"]["return_value"] = together.planned_runs(SCHEDULES, given)
+        given["sent"]["return_value"] = together.planned_runs(schedules, given)
     return given["sent"]["return_value"]["deliver"]
 
 

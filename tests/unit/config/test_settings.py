@@ -210,9 +210,15 @@ def test_other_readers_empty_differs_from_unset(load) -> None:
 # -- mistakes, one line each
 
 
+KAFKA_JOURNAL = '[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\n'
+
+
+def topic(keys: str) -> str:
+    return f'[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "d"\n{keys}'
+
+
 def topic_with_columns(*names: str) -> str:
-    columns = "".join(f'[[pipelines.t.columns]]\nname = "{name}"\n' for name in names)
-    return f'[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "d"\n{columns}'
+    return topic("".join(f'[[pipelines.t.columns]]\nname = "{name}"\n' for name in names))
 
 
 @pytest.mark.parametrize(
@@ -341,6 +347,15 @@ def topic_with_columns(*names: str) -> str:
             topic_with_columns("Offset", "Price", "price", "size"),
             "columns: Offset, Price, price is there twice",
         ),
+        (pipeline(schedule='"61 * * * *"'), "pipelines.orders.schedule: '61 * * * *' is neither a cron"),
+        (pipeline(schedule='"0 0 31 2 *"'), "pipelines.orders.schedule: '0 0 31 2 *' never comes"),
+        (pipeline(audit_schedule='"@foo"'), "pipelines.orders.audit_schedule: '@foo' is neither a cron"),
+        (pipeline(cleanup='{ schedule = "* * *" }'), "pipelines.orders.cleanup.schedule: '* * *' is neither"),
+        (KAFKA_JOURNAL + 'schedule = ""\n', "pipelines.j.schedule: '' is neither a cron"),
+        (KAFKA_JOURNAL + 'purge_schedule = "daily"\n', "pipelines.j.purge_schedule: 'daily' is neither"),
+        (topic('schedule = "H * * * *"\n'), "pipelines.t.schedule: 'H * * * *' is neither"),
+        (topic('cleanup_schedule = "x"\n'), "pipelines.t.cleanup_schedule: 'x' is neither"),
+        (topic('expire_schedule = "x"\n'), "pipelines.t.expire_schedule: 'x' is neither"),
         ("[cassandra\n", "can't be read as TOML"),
     ],
 )
