@@ -11,6 +11,7 @@ from tagmill.airflow.compat import (
     CronTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
+from tagmill.config.kafka import Stream
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.schedules import NOT_CRON
 
@@ -65,6 +66,11 @@ def _timetable(schedule: str | Timetable | None) -> Timetable | str | None:
     if not isinstance(schedule, str) or schedule in NOT_CRON:
         return schedule
     return CronTriggerTimetable(schedule, timezone="UTC", run_immediately=AT_ONCE)
+
+
+def planning_limit(*configured: PipelineSettings | Stream) -> timedelta:
+    """Return the time that a task which plans these pipelines may take: it may wait for a lease first."""
+    return SHORT + timedelta(seconds=max(pipeline.lease_wait_seconds for pipeline in configured))
 
 
 def dry_run_param(description: str) -> Param:

@@ -468,8 +468,9 @@ class DeliverOperator(JobOperator):
         return report
 
     def job_arguments(self) -> Sequence[str]:
-        """Return the pipelines."""
-        return [f"--deliver={name}" for name in self.planned["deliver"]]
+        """Return the pipelines; in the second half of the task's time no run begins, so that the last one may end."""
+        limit = [f"--seconds={self.execution_timeout.total_seconds() / 2}"] if self.execution_timeout else []
+        return [*limit, *(f"--deliver={name}" for name in self.planned["deliver"])]
 
 
 def _without_master(conf: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tagmill.airflow.compat import (
     DownstreamTasksSkipped,
     MultipleCronTriggerTimetable,
 )
-from tagmill.airflow.factory import AT_ONCE, LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import AT_ONCE, LONG, SHORT, SPARK_POOL, new_dag, planning_limit
 from tagmill.airflow.failures import failure, told_to_airflow
 from tagmill.airflow.operators import DeliverOperator
 from tagmill.airflow.steps import owner
@@ -31,6 +31,8 @@ from tagmill.errors import ConfigurationError, LeaseTaken
 
 log = logging.getLogger(__name__)
 DAG_ID = "deliver_all"
+# Time after which `plan` leaves the other pipelines to `deliver`.
+PLANNING = SHORT / 2
 
 
 def shared(settings: Settings) -> dict[str, str]:
@@ -62,7 +64,7 @@ def together_dag(settings: Settings, jobs: Path) -> DAG:
     """Return the DAG `deliver_all`, due whenever one of its pipelines is; `jobs` is the folder of the Spark job
     scripts.
     """
-    schedules = shared(settings)
+    schedules, delivering = shared(settings), {**settings.pipelines, **settings.streams}
     dag = new_dag(
         "deliver",
         "all",
@@ -75,7 +77,7 @@ def together_dag(settings: Settings, jobs: Path) -> DAG:
     )
     with dag:
 
-        @task(execution_timeout=SHORT)
+        @task(execution_timeout=planning_limit(*(delivering[name] for name in schedules)))
         def plan() -> dict[str, Any]:
             return planned_runs(schedules, get_current_context())
 
@@ -121,7 +123,9 @@ def planned_runs(schedules: Mapping[str, str], context: Context) -> dict[str, An
 
     with told_to_airflow():
         due = _due(schedules, context)
-        outcomes = plan_together(connections.load_settings(), due, owner=owner(context))
+        outcomes = plan_together(
+            connections.load_settings(), due, owner=owner(context), seconds=PLANNING.total_seconds()
+        )
     deliver = [name for name, outcome in outcomes.items() if outcome is None]
     failed = {
         name: outcome.as_json()
@@ -156,11 +160,16 @@ def _due(schedules: Mapping[str, str], context: Context) -> Sequence[str]:
 
 
 def _left_over(schedules: Mapping[str, str], run_id: str, ti: Any) -> set[str]:
-    """Return the pipelines that a run had to deliver and whose own tasks did not succeed: all, if its plan failed."""
+    """Return the pipelines that a run had to deliver and whose own tasks did not succeed (all, if its plan failed),
+    and those that it had too little time for.
+    """
     planned = ti.xcom_pull(task_ids="plan", run_id=run_id)
     tried = schedules if planned is None else {*planned["deliver"], *planned["failed"]}
     states = ti.get_task_states(dag_id=DAG_ID, run_ids=[run_id]).get(run_id, {})
-    return {name for name in tried if states.get(task_of(name)) != "success"}
+    outcomes = (ti.xcom_pull(task_ids="deliver", run_id=run_id) or {}).get("outcomes", {})
+    return {
+        name for name in tried if states.get(task_of(name)) != "success" or outcomes.get(name, {}).get("more")
+    }
 
 
 def told(
@@ -178,6 +187,8 @@ def told(
         raise AirflowFailException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
     if outcome["error"]:
         raise failure(outcome["error_type"], outcome["exit_code"], outcome["message"], outcome["docs"])
+    if outcome["more"] and not outcome["runs"]:
+        raise AirflowSkipException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
     log.info("%s", outcome["message"])
     context["outlet_events"][asset].extra = {
         "pipeline": pipeline,
