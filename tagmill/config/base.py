@@ -139,7 +139,7 @@ class TlsKeys(Protocol):
 
 
 class Section(BaseModel):
-    """A section of the file: unknown keys are errors, and numbers that nothing behind the file could take."""
+    """A section of the file: unknown keys are errors, and numbers and paths that nothing behind the file could take."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -149,4 +149,7 @@ class Section(BaseModel):
         largest = LONGEST.get((info.field_name or "").rpartition("_")[2], LARGEST)
         if isinstance(value, int | float) and abs(value) > largest:
             raise ValueError(f"at most {largest} is possible")
+        paths = value.values() if isinstance(value, dict) else [value]
+        if any(isinstance(path, Path) and "\0" in str(path) for path in paths):
+            raise ValueError("a file's name has no NUL")
         return value

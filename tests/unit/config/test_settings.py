@@ -357,6 +357,13 @@ def topic_with_columns(*names: str) -> str:
         (topic('cleanup_schedule = "x"\n'), "pipelines.t.cleanup_schedule: 'x' is neither"),
         (topic('expire_schedule = "x"\n'), "pipelines.t.expire_schedule: 'x' is neither"),
         ("[cassandra\n", "can't be read as TOML"),
+        (f"port = {'9' * 5000}\n", "can't be read as TOML: Exceeds the limit (4300 digits)"),
+        (f"port = {'[' * 3000}\n", "can't be read as TOML: maximum recursion depth exceeded"),
+        ('[storage]\nroot = "http://[::1"\n', "storage.root: Invalid IPv6 URL"),
+        ('[storage]\nroot = "a\\u0000b"\n', "storage.root: a folder's name has no NUL"),
+        ('[cassandra]\ntls_ca_file = "a\\u0000b"\n', "cassandra.tls_ca_file: a file's name has no NUL"),
+        (topic('schema_files = { 1 = "a\\u0000b" }\n'), "pipelines.t.schema_files: a file's name has no NUL"),
+        ('[airflow]\ninput_dir = "a\\u0000b"\n', "airflow.input_dir: a file's name has no NUL"),
     ],
 )
 def test_load_mistake_is_line_naming_key(load, text: str, named: str) -> None:
@@ -385,6 +392,10 @@ def test_an_unknown_key_in_the_environment_is_named(load) -> None:
 def test_load_unfit_environment_value_is_named(load) -> None:
     """Name the key of a value in the environment that does not fit."""
     assert "cassandra.port: " in mistake(load, "", CASSANDRA__PORT="many")
+
+
+def test_table_in_environment_is_no_list(load) -> None:
+    assert "topics: not a table" in mistake(load, pipeline(), TOPICS="[1]")
 
 
 def test_a_list_in_the_environment_is_json(load) -> None:
