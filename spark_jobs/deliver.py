@@ -16,6 +16,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--deliver", action="append", default=[], help="a pipeline; may be given several times"
     )
+    parser.add_argument("--seconds", type=float, help="no run begins after them")
     return parser.parse_args(argv)
 
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
                 owner=args.owner,
                 spark=spark,
                 tell=lambda text: print(text, flush=True),
+                seconds=args.seconds,
             )
         report.result = {
             "outcomes": {outcome.pipeline: outcome.as_json() for outcome in outcomes},

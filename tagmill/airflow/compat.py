@@ -3,10 +3,12 @@
 Names that moved come from the provider common.compat, where it has them.
 """
 
-from datetime import timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from inspect import signature
 from typing import Any
 
+from airflow import __version__
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -23,14 +25,12 @@ try:
         AirflowException,
         AirflowNotFoundException,
         AirflowRescheduleException,
-        AirflowTimetableInvalid,
     )
 except ImportError:
     from airflow.exceptions import (  # type: ignore[attr-defined]
         AirflowException,
         AirflowNotFoundException,
         AirflowRescheduleException,
-        AirflowTimetableInvalid,
     )
 try:
     from airflow.sdk.configuration import conf
@@ -59,6 +59,16 @@ BACKOFF: float = 2.0 if "float" in str(BaseOperator.__annotations__["retry_expon
 EACH_RUN_SUBMITS: dict[str, Any] = (
     {"durable": False} if "durable" in signature(SparkSubmitOperator.__init__).parameters else {}
 )
+# Until 3.2, a task that asks to come back later comes back at once, unless it is a sensor.
+IGNORES_PAUSE = tuple(map(int, __version__.split(".")[:2])) < (3, 2)
+
+
+def come_back_after(pause: timedelta) -> AirflowRescheduleException:
+    """Return the exception that lets a task come back after a pause; where Airflow ignores it, the task sleeps first."""
+    at = datetime.now(tz=UTC) + pause
+    if IGNORES_PAUSE:
+        time.sleep(pause.total_seconds())
+    return AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
 
 def approval_limits(answer: timedelta, work: timedelta) -> dict[str, Any]:
@@ -74,12 +84,12 @@ def approval_limits(answer: timedelta, work: timedelta) -> dict[str, Any]:
 __all__ = [
     "BACKOFF",
     "EACH_RUN_SUBMITS",
+    "IGNORES_PAUSE",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowRescheduleException",
     "AirflowSkipException",
-    "AirflowTimetableInvalid",
     "AsyncCallback",
     "CronTriggerTimetable",
     "DeadlineAlert",
@@ -89,5 +99,6 @@ __all__ = [
     "ParamValidationError",
     "TaskInstanceKey",
     "approval_limits",
+    "come_back_after",
     "conf",
 ]

@@ -13,7 +13,15 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 
 from tagmill.airflow import steps
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
+from tagmill.airflow.factory import (
+    CLICKHOUSE_POOL,
+    LONG,
+    SHORT,
+    SPARK_POOL,
+    new_dag,
+    planning_limit,
+    tags_param,
+)
 from tagmill.airflow.operations import MOMENT
 from tagmill.airflow.operators import DrainBacklogOperator, OperationJob, SealOperator
 from tagmill.airflow.together import own_schedule
@@ -46,7 +54,7 @@ def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 def _tasks(
     pipeline: str, configured: PipelineSettings, asset: Asset, spark_connection: str, jobs: Path
 ) -> None:
-    @task(execution_timeout=SHORT)
+    @task(execution_timeout=planning_limit(configured))
     def plan() -> dict[str, Any]:
         return steps.plan(pipeline, get_current_context())
 

@@ -8,12 +8,12 @@ from airflow.sdk import DAG, Param
 
 from tagmill.airflow.compat import (
     BACKOFF,
-    AirflowTimetableInvalid,
     CronTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
+from tagmill.config.kafka import Stream
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.errors import ConfigurationError
+from tagmill.domain.schedules import NOT_CRON
 
 Timetable = CronTriggerTimetable | MultipleCronTriggerTimetable
 # What a DAG does: its id is `<kind>_<pipeline>`.
@@ -22,8 +22,6 @@ SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts
 # and the progress of a capped run (some 3000 persistence ids a second).
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
-# Airflow's schedules that are not short for a cron expression.
-NOT_CRON = frozenset({"@once", "@continuous"})
 # The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database
 # may return that to Airflow as an integer, which means False.
 AT_ONCE = timedelta(milliseconds=1)
@@ -44,11 +42,8 @@ def new_dag(
     schedule: str | Timetable | None,
     params: dict[str, Param],
 ) -> DAG:
-    """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up.
-
-    Raises ConfigurationError for an invalid schedule.
-    """
-    dag = DAG(
+    """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up."""
+    return DAG(
         dag_id=f"{kind}_{pipeline}",
         description=description,
         doc_md=doc,
@@ -59,14 +54,6 @@ def new_dag(
         tags=[kind, pipeline],
         default_args={"owner": "tagmill", **RETRIES},
     )
-    try:
-        dag.timetable.validate()
-    except AirflowTimetableInvalid as error:
-        raise ConfigurationError(
-            f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}",
-            pipeline=pipeline,
-        ) from None
-    return dag
 
 
 def _timetable(schedule: str | Timetable | None) -> Timetable | str | None:
@@ -79,6 +66,11 @@ def _timetable(schedule: str | Timetable | None) -> Timetable | str | None:
     if not isinstance(schedule, str) or schedule in NOT_CRON:
         return schedule
     return CronTriggerTimetable(schedule, timezone="UTC", run_immediately=AT_ONCE)
+
+
+def planning_limit(*configured: PipelineSettings | Stream) -> timedelta:
+    """Return the time that a task which plans these pipelines may take: it may wait for a lease first."""
+    return SHORT + timedelta(seconds=max(pipeline.lease_wait_seconds for pipeline in configured))
 
 
 def dry_run_param(description: str) -> Param:

@@ -15,15 +15,15 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tagmill.airflow.compat import (
     AirflowException,
     AirflowFailException,
-    AirflowRescheduleException,
     AirflowSkipException,
+    come_back_after,
 )
 from tagmill.errors import DataQualityStop, FenceRaised, LeaseTaken, TagmillError
 from tagmill.spark.errors import explain
@@ -58,7 +58,7 @@ def failure(kind: str, exit_code: int, message: str, docs: str | None = None) ->
     text = f"{message}\nData Docs: {docs}" if docs else message
     if kind == LeaseTaken.__name__:
         log.info("%s. Comes back in %s s", text, LEASE_PAUSE.seconds)  # Airflow logs no reason
-        return AirflowRescheduleException(datetime.now(tz=UTC) + LEASE_PAUSE)  # type: ignore[no-untyped-call]
+        return come_back_after(LEASE_PAUSE)
     if kind == FenceRaised.__name__:
         return AirflowSkipException(text)
     if exit_code in TERMINAL:

@@ -8,6 +8,7 @@ import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from tagmill.spark.job_environment import SUBMIT_ARGUMENTS
 # The stores that jobs log in to: most of them hold the ledger, or the clock, against ClickHouse.
 STORES: tuple[connections.StoreName, ...] = ("cassandra", "clickhouse")
 WITH_KAFKA: tuple[connections.StoreName, ...] = (*STORES, "kafka")
+# Characters of a DAG run's id in a file's name; file systems take 255 bytes in all.
+LONGEST_NAME = 150
 # Settings of Spark that name the Python of a driver.
 PYTHON_KEYS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 
@@ -224,7 +227,8 @@ class JobOperator(SparkSubmitOperator):
         root = Path(settings.storage.root)
         if "://" in settings.storage.root:
             root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
-        attempt = f"{re.sub(r'[^A-Za-z0-9.-]', '_', context['dag_run'].run_id)}-{context['ti'].try_number}"
+        run = _short(re.sub(r"[^A-Za-z0-9.-]", "_", context["dag_run"].run_id))
+        attempt = f"{run}-{context['ti'].try_number}"
         file = root / self.pipeline / self._report_folder() / f"{self._report_name()}-{attempt}.json"
         make_folder(file.parent)
         file.unlink(missing_ok=True)
@@ -468,8 +472,18 @@ class DeliverOperator(JobOperator):
         return report
 
     def job_arguments(self) -> Sequence[str]:
-        """Return the pipelines."""
-        return [f"--deliver={name}" for name in self.planned["deliver"]]
+        """Return the pipelines; in the second half of the task's time no run begins, so that the last one may end."""
+        limit = [f"--seconds={self.execution_timeout.total_seconds() / 2}"] if self.execution_timeout else []
+        return [*limit, *(f"--deliver={name}" for name in self.planned["deliver"])]
+
+
+def _short(name: str) -> str:
+    """Return a name that fits into a file's name, and is no other name's."""
+    return (
+        name
+        if len(name) <= LONGEST_NAME
+        else f"{name[:LONGEST_NAME]}_{sha256(name.encode()).hexdigest()[:16]}"
+    )
 
 
 def _without_master(conf: Mapping[str, str]) -> dict[str, str]:

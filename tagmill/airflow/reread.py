@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from croniter import croniter
 
+from tagmill.domain.schedules import NOT_CRON, cron_of
 from tagmill.errors import ConfigurationError
 
 
@@ -74,11 +75,11 @@ def _interval(dag_run: DagRun, schedule: str | None) -> tuple[datetime, datetime
     if start and end and start < end:
         return start, end
     tick = end or dag_run.logical_date
-    if tick is None or schedule is None or not croniter.is_valid(schedule):
+    if tick is None or schedule is None or schedule in NOT_CRON:
         raise ConfigurationError(
             f"backfill run {dag_run.run_id}: it has no interval, and the schedule {schedule!r} doesn't "
             "give one; "
             "trigger a run with the params reread_from and reread_until instead"
         )
-    previous: datetime = croniter(schedule, tick).get_prev(datetime)
+    previous: datetime = croniter(cron_of(schedule), tick).get_prev(datetime)
     return previous, tick

@@ -111,10 +111,12 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
 
 def audit_since_due(pipeline: str, context: Context) -> str | None:
     """Return what audits the pipeline instead of a scheduled run that missed its moment: another run of the DAG
-    that waits, or an audit that began since. None: nothing does.
+    that waits, or an audit of all tags that began since. None: nothing does.
     """
     from tagmill.ledger.audits import Audits
     from tagmill.ledger.runs import Ledger
+    from tagmill.runs.audit_reports import audit_report
+    from tagmill.runs.storage import RunFiles
 
     dag_run = context["dag_run"]
     if context["ti"].get_dr_count(dag_run.dag_id, states=["queued", "running"]) > 1:
@@ -123,8 +125,11 @@ def audit_since_due(pipeline: str, context: Context) -> str | None:
         settings = connections.load_settings()
         with Ledger(settings.cassandra) as ledger:
             newest = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).last_done()
-    if newest is None or newest.started_at < dag_run.run_after:
-        return None
+        if newest is None or newest.started_at < dag_run.run_after:
+            return None
+        report = audit_report(RunFiles(settings.storage.root), pipeline, newest.audit) or {"tags": []}
+        if not {line["tag"] for line in report["tags"]}.issuperset(settings.pipeline(pipeline).tags):
+            return None
     return f"audit {newest.audit} began since, {newest.started_at.isoformat()}"
 
 
@@ -134,7 +139,7 @@ def _deletes_by_old_param(context: Context) -> bool:
         log.warning(
             "the param delete is called dry_run now, with the opposite meaning; the next release ignores it"
         )
-    return bool(context["params"].get("delete"))
+    return context["params"].get("delete") is True
 
 
 def _downstream(context: Context) -> Sequence[str]:

@@ -21,33 +21,27 @@ from tagmill.airflow.compat import (
     DownstreamTasksSkipped,
     MultipleCronTriggerTimetable,
 )
-from tagmill.airflow.factory import AT_ONCE, LONG, NOT_CRON, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import AT_ONCE, LONG, SHORT, SPARK_POOL, new_dag, planning_limit
 from tagmill.airflow.failures import failure, told_to_airflow
 from tagmill.airflow.operators import DeliverOperator
 from tagmill.airflow.steps import owner
 from tagmill.config.settings import Settings
-from tagmill.errors import ConfigurationError, LeaseTaken
+from tagmill.domain.schedules import NOT_CRON, cron_of
+from tagmill.errors import LeaseTaken
 
 log = logging.getLogger(__name__)
 DAG_ID = "deliver_all"
+# Time after which `plan` leaves the other pipelines to `deliver`.
+PLANNING = SHORT / 2
 
 
 def shared(settings: Settings) -> dict[str, str]:
-    """Return the schedules of the pipelines that share a session, by pipeline: empty unless it is configured.
-
-    Raises ConfigurationError: the DAG of a pipeline would have the same name as the one for all.
-    """
+    """Return the schedules of the pipelines that share a session, by pipeline: empty unless it is configured."""
     if not settings.airflow.shared_session:
         return {}
-    chosen = {**settings.pipelines, **settings.streams}
-    if "all" in chosen:
-        raise ConfigurationError(
-            f"pipelines.all: with airflow.shared_session, {DAG_ID} is the DAG of all pipelines. Rename the pipeline, "
-            "or switch shared_session off"
-        )
     return {
         name: pipeline.schedule
-        for name, pipeline in chosen.items()
+        for name, pipeline in {**settings.pipelines, **settings.streams}.items()
         if pipeline.schedule is not None and pipeline.schedule not in NOT_CRON
     }
 
@@ -61,7 +55,7 @@ def together_dag(settings: Settings, jobs: Path) -> DAG:
     """Return the DAG `deliver_all`, due whenever one of its pipelines is; `jobs` is the folder of the Spark job
     scripts.
     """
-    schedules = shared(settings)
+    schedules, delivering = shared(settings), {**settings.pipelines, **settings.streams}
     dag = new_dag(
         "deliver",
         "all",
@@ -74,7 +68,7 @@ def together_dag(settings: Settings, jobs: Path) -> DAG:
     )
     with dag:
 
-        @task(execution_timeout=SHORT)
+        @task(execution_timeout=planning_limit(*(delivering[name] for name in schedules)))
         def plan() -> dict[str, Any]:
             return planned_runs(schedules, get_current_context())
 
@@ -120,7 +114,9 @@ def planned_runs(schedules: Mapping[str, str], context: Context) -> dict[str, An
 
     with told_to_airflow():
         due = _due(schedules, context)
-        outcomes = plan_together(connections.load_settings(), due, owner=owner(context))
+        outcomes = plan_together(
+            connections.load_settings(), due, owner=owner(context), seconds=PLANNING.total_seconds()
+        )
     deliver = [name for name, outcome in outcomes.items() if outcome is None]
     failed = {
         name: outcome.as_json()
@@ -149,16 +145,22 @@ def _due(schedules: Mapping[str, str], context: Context) -> Sequence[str]:
     return [
         name
         for name, schedule in schedules.items()
-        if name in left_over or croniter(schedule, before.run_after).get_next(datetime) <= dag_run.run_after
+        if name in left_over
+        or croniter(cron_of(schedule), before.run_after).get_next(datetime) <= dag_run.run_after
     ]
 
 
 def _left_over(schedules: Mapping[str, str], run_id: str, ti: Any) -> set[str]:
-    """Return the pipelines that a run had to deliver and whose own tasks did not succeed: all, if its plan failed."""
+    """Return the pipelines that a run had to deliver and whose own tasks did not succeed (all, if its plan failed),
+    and those that it had too little time for.
+    """
     planned = ti.xcom_pull(task_ids="plan", run_id=run_id)
     tried = schedules if planned is None else {*planned["deliver"], *planned["failed"]}
     states = ti.get_task_states(dag_id=DAG_ID, run_ids=[run_id]).get(run_id, {})
-    return {name for name in tried if states.get(task_of(name)) != "success"}
+    outcomes = (ti.xcom_pull(task_ids="deliver", run_id=run_id) or {}).get("outcomes", {})
+    return {
+        name for name in tried if states.get(task_of(name)) != "success" or outcomes.get(name, {}).get("more")
+    }
 
 
 def told(
@@ -176,6 +178,8 @@ def told(
         raise AirflowFailException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
     if outcome["error"]:
         raise failure(outcome["error_type"], outcome["exit_code"], outcome["message"], outcome["docs"])
+    if outcome["more"] and not outcome["runs"]:
+        raise AirflowSkipException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
     log.info("%s", outcome["message"])
     context["outlet_events"][asset].extra = {
         "pipeline": pipeline,

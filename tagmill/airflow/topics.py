@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task
 
 from tagmill.airflow import connections
 from tagmill.airflow.compat import AirflowSkipException
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, planning_limit
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.operators import DrainBacklogOperator, TopicSealOperator
 from tagmill.airflow.steps import owner
@@ -41,7 +41,7 @@ def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     )
     with dag:
 
-        @task(execution_timeout=SHORT)
+        @task(execution_timeout=planning_limit(configured))
         def plan() -> dict[str, Any]:
             return planned_run(pipeline, get_current_context())
 

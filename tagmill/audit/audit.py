@@ -28,6 +28,7 @@ from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.view_builds import Builds
 from tagmill.runs import checkpoints
+from tagmill.runs.audit_reports import REPORT
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.workspace import Workspace, open_workspace, silent
 from tagmill.spark.materialize import count_rows, materialize
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 Result = dict[str, Any]
-REPORT = "report.json"
 # What is true of the data after an audit, whatever it found.
 UNCHANGED = "Nothing was changed"
 

@@ -90,7 +90,8 @@ class DagSettings(Section):
     execution_timeout_seconds: float = Field(
         6 * 3600,
         gt=0,
-        description="Seconds that a task may take whose work grows with a run. The others may take ten minutes.",
+        description="Seconds that a task may take whose work grows with a run. The others may take ten minutes, "
+        "plans `lease_wait_seconds` more.",
         examples=[21600],
     )
     on_failure: list[Callback] = Field(

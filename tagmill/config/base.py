@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from tagmill.domain.identifiers import identifier
+from tagmill.domain.schedules import require_schedule
 
 Identifier = Annotated[
     str,
@@ -82,8 +83,10 @@ LeaseWaitSeconds = Annotated[
         examples=[30],
     ),
 ]
+# A preset of Airflow or a cron expression.
+Schedule = Annotated[str, AfterValidator(require_schedule)]
 DeliverySchedule = Annotated[
-    str | None,
+    Schedule | None,
     Field(
         description="When Airflow runs the DAG deliver_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],
@@ -148,7 +151,7 @@ class TlsKeys(Protocol):
 
 
 class Section(BaseModel):
-    """A section of the file: unknown keys are errors, and numbers that nothing behind the file could take."""
+    """A section of the file: unknown keys are errors, and numbers and paths that nothing behind the file could take."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -158,4 +161,7 @@ class Section(BaseModel):
         largest = LONGEST.get((info.field_name or "").rpartition("_")[2], LARGEST)
         if isinstance(value, int | float) and abs(value) > largest:
             raise ValueError(f"at most {largest} is possible")
+        paths = value.values() if isinstance(value, dict) else [value]
+        if any(isinstance(path, Path) and "\0" in str(path) for path in paths):
+            raise ValueError("a file's name has no NUL")
         return value

@@ -17,6 +17,7 @@ from tagmill.config.base import (
     LeaseWaitSeconds,
     Password,
     RetentionDays,
+    Schedule,
     Section,
     Tls,
     TlsCaFile,
@@ -149,12 +150,12 @@ class KafkaJournalSettings(Section):
         description="Topics that begin with one of these are replicated too, as they appear.",
         examples=[["journal-"]],
     )
-    schedule: str | None = Field(
+    schedule: Schedule | None = Field(
         "@hourly",
         description="When Airflow runs the DAG replicate_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["*/10 * * * *"],
     )
-    purge_schedule: str | None = Field(
+    purge_schedule: Schedule | None = Field(
         "@daily",
         description="When Airflow runs the DAG purge_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
@@ -304,7 +305,7 @@ class ToClickHouse(Section):
         examples=["products"],
     )
     schedule: DeliverySchedule = "@hourly"
-    cleanup_schedule: str | None = Field(
+    cleanup_schedule: Schedule | None = Field(
         None,
         description="When Airflow runs the DAG cleanup_<pipeline>, which deletes what is past "
         "`retention_days`. Left out: by hand only.",
@@ -528,7 +529,7 @@ class TopicSettings(ToClickHouse):
         description="Days within which an event whose id was seen is not delivered again.",
         examples=[60],
     )
-    expire_schedule: str | None = Field(
+    expire_schedule: Schedule | None = Field(
         None,
         description="When Airflow runs the DAG expire_<pipeline>. Left out: by hand only.",
         examples=["@weekly"],

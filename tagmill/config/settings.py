@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tagmill.config import tls
@@ -273,6 +273,14 @@ class StorageSettings(Section):
         examples=["s3a://bucket/tagmill"],
     )
 
+    @field_validator("root")
+    @classmethod
+    def _is_folder_or_url(cls, root: str) -> str:
+        if "\0" in root:
+            raise ValueError("a folder's name has no NUL")
+        urlsplit(root)  # raises ValueError
+        return root
+
 
 class Settings(BaseSettings):
     """The whole configuration."""
@@ -304,6 +312,9 @@ class Settings(BaseSettings):
         """Sort the file's `[pipelines.NAME]`, which are of all kinds, into one field for each kind."""
         if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
             return content
+        for field in KINDS.values():
+            if not isinstance(content.get(field, {}), dict):
+                raise ValueError(f"{field}: not a table")
         sorted_out: dict[str, dict[str, Any]] = {
             field: dict(content.get(field, {})) for field in KINDS.values()
         } | {"pipelines": {}}
@@ -423,7 +434,7 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"{file}: is no text in UTF-8 (byte {error.start})") from None
         except OSError as error:
             raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
         _refuse_secrets(file, content)
         _refuse_fields(file, content)

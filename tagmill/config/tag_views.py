@@ -14,6 +14,7 @@ from tagmill.config.base import (
     LeaseSeconds,
     LeaseWaitSeconds,
     RetentionDays,
+    Schedule,
     Section,
     fit_beside_destination,
 )
@@ -175,7 +176,7 @@ class CleanupSettings(Section):
         description="False: nothing is ever deleted. A dry run by hand shows what would go.",
         examples=[True],
     )
-    schedule: str | None = Field(
+    schedule: Schedule | None = Field(
         "@daily",
         description="When Airflow runs the DAG cleanup_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
@@ -284,7 +285,7 @@ class PipelineSettings(Section):
         examples=["tagmill"],
     )
     schedule: DeliverySchedule = "@hourly"
-    audit_schedule: str | None = Field(
+    audit_schedule: Schedule | None = Field(
         "@daily",
         description="When Airflow runs the DAG audit_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],

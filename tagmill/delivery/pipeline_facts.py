@@ -2,7 +2,6 @@
 checks, the last audit.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from tagmill.domain.verdict import Failure, OpenRun, Proof, Unended, ViewWait, m
 from tagmill.errors import TagmillError
 from tagmill.journal.flaws import Reason
 from tagmill.ledger.attempts import of_builds, unended
-from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
+from tagmill.ledger.audits import AuditRow, Audits, in_words
 from tagmill.ledger.checks import CheckRow, Checks
 from tagmill.ledger.failures import Failures
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.view_waiting import WaitingIds
+from tagmill.runs.audit_reports import audit_report
 from tagmill.runs.workspace import Workspace
 
 # Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute
@@ -218,9 +218,8 @@ def _last_audit(workspace: Workspace) -> LastAudit | None:
     row = workspace.store(Audits).last_done()
     if row is None:
         return None
-    try:
-        report = json.loads(workspace.files.read(f"{folder(workspace.name, row.audit)}/report.json"))
-    except (TagmillError, OSError):
+    report = audit_report(workspace.files, workspace.name, row.audit)
+    if report is None:
         found = {} if row.agrees else dict.fromkeys(workspace.pipeline.tags, row.findings)
         return LastAudit(row, found, 0, UNTOLD)
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}

@@ -6,8 +6,9 @@ Each pipeline has its own lease, runs and failure: one that fails leaves the oth
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +27,19 @@ from tagmill.views.build import build, check
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Pipelines whose failure may pass are tried so often, behind the others.
+# Times that a pipeline is tried whose failure may pass: again in the next round.
 TRIES = 2
+# Runs of one pipeline at most.
+MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """Outcome of one pipeline's delivery.
 
-    `rows` and `batches` are those that its `runs` delivered, `run` is the number of the last one. Of a failure,
-    `error` is the line for a person, `error_type` its class, `exit_code` as in tagmill.errors.
+    `rows` and `batches` are those that its `runs` delivered, `run` is the number of the last one. With `more`
+    the time was over before nothing was new. Of a failure, `error` is the line for a person, `error_type` its
+    class, `exit_code` as in tagmill.errors.
     """
 
     pipeline: str
@@ -45,6 +49,7 @@ class Delivered:
     rows: int = 0
     held: int = 0
     seconds: float = 0.0
+    more: bool = False
     error: str | None = None
     error_type: str | None = None
     exit_code: int = 0
@@ -56,8 +61,10 @@ class Delivered:
         if self.error:
             return f"pipeline {self.pipeline}: {self.error}"
         if not self.runs:
-            return f"pipeline {self.pipeline}: nothing to do"
-        return f"pipeline {self.pipeline}: {self.runs} runs, {self.rows} rows, {self.held} held"
+            left = "its turn did not come before the time was over" if self.more else "nothing to do"
+            return f"pipeline {self.pipeline}: {left}"
+        left = "; more is left" if self.more else ""
+        return f"pipeline {self.pipeline}: {self.runs} runs, {self.rows} rows, {self.held} held{left}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as a document of figures and texts."""
@@ -71,8 +78,11 @@ def deliver_together(
     owner: str,
     spark: Callable[[], SparkSession],
     tell: Tell,
+    seconds: float | None = None,
 ) -> list[Delivered]:
     """Deliver all that is new of each pipeline, and return the outcomes in the order of `pipelines`.
+
+    Each round has one run of each pipeline, so that the backlog of one keeps no other waiting.
 
     Args:
         settings: the configuration.
@@ -80,28 +90,45 @@ def deliver_together(
         owner: the name for the leases.
         spark: returns the session; called only if a pipeline has something to read.
         tell: is called with a text for each phase.
+        seconds: no run begins after them; None: whenever.
 
     Raises KeyboardInterrupt, and SparkEnded if the session has ended; what was delivered stays.
     """
-    outcomes = dict[str, Delivered]()
-    for _ in range(TRIES):
-        for name in pipelines:
-            if name in outcomes and outcomes[name].exit_code != TransientError.exit_code:
+    begun = time.monotonic()
+    outcomes = {name: Delivered(name) for name in pipelines}
+    built, failures, waiting = set[str](), Counter[str](), list(pipelines)
+    while waiting:
+        again = list[str]()
+        for name in waiting:
+            if seconds is not None and time.monotonic() - begun >= seconds:
+                outcomes[name] = replace(outcomes[name], more=True)
                 continue
             said = partial(_told_of, tell, name)
-            outcome = _outcome(settings, name, partial(_deliver, settings, name, owner, spark, said))
-            assert outcome is not None
-            outcomes[name] = outcome
+            turn = _outcome(settings, name, partial(_deliver, settings, name, owner, spark, said, built))
+            assert turn is not None
+            outcomes[name] = _together(outcomes[name], turn)
+            failures[name] += bool(turn.error)
+            may_pass = turn.exit_code == TransientError.exit_code and failures[name] < TRIES
+            if may_pass or (not turn.error and 0 < turn.runs and outcomes[name].runs < MOST_RUNS):
+                again.append(name)
+        waiting = again
     return list(outcomes.values())
 
 
-def plan_together(settings: Settings, pipelines: Sequence[str], *, owner: str) -> dict[str, Delivered | None]:
+def plan_together(
+    settings: Settings, pipelines: Sequence[str], *, owner: str, seconds: float | None = None
+) -> dict[str, Delivered | None]:
     """Plan each pipeline's next run, without Spark; return None for those with something to do, for the others
     the outcome: nothing to do, or the failure.
 
-    A pipeline whose view is built has always something to do: what is new is known only behind the build.
+    A pipeline whose view is built has always something to do: what is new is known only behind the build. After
+    `seconds`, each pipeline that is left counts as one with something to do.
     """
-    return {name: _outcome(settings, name, partial(_plan, settings, name, owner)) for name in pipelines}
+    begun, outcomes = time.monotonic(), dict[str, Delivered | None]()
+    for name in pipelines:
+        is_late = seconds is not None and time.monotonic() - begun >= seconds
+        outcomes[name] = None if is_late else _outcome(settings, name, partial(_plan, settings, name, owner))
+    return outcomes
 
 
 def exit_code(outcomes: Sequence[Delivered]) -> int:
@@ -142,6 +169,19 @@ def _outcome(settings: Settings, pipeline: str, work: Callable[[], list[Result] 
     )
 
 
+def _together(before: Delivered, turn: Delivered) -> Delivered:
+    """Return the outcome of a pipeline's turns: those before, and one more."""
+    return replace(
+        turn,
+        runs=before.runs + turn.runs,
+        run=turn.run if turn.runs else before.run,
+        batches=before.batches + turn.batches,
+        rows=before.rows + turn.rows,
+        held=turn.held if turn.runs else before.held,
+        seconds=round(before.seconds + turn.seconds, 1),
+    )
+
+
 def _told_of(tell: Tell, pipeline: str, text: str) -> None:
     tell(f"{pipeline}: {text}")
 
@@ -158,12 +198,19 @@ def _plan(settings: Settings, pipeline: str, owner: str) -> list[Result] | None:
 
 
 def _deliver(
-    settings: Settings, pipeline: str, owner: str, spark: Callable[[], SparkSession], tell: Tell
+    settings: Settings,
+    pipeline: str,
+    owner: str,
+    spark: Callable[[], SparkSession],
+    tell: Tell,
+    built: set[str],
 ) -> list[Result]:
+    """Deliver one run of a pipeline; its view is built before the first one, and its name added to `built`."""
     if pipeline in settings.streams:
-        return deliver_topic(settings, pipeline, owner=owner, spark=spark, tell=tell)
-    if settings.pipeline(pipeline).views == "tagmill":
+        return deliver_topic(settings, pipeline, owner=owner, spark=spark, tell=tell, max_runs=1)
+    if settings.pipeline(pipeline).views == "tagmill" and pipeline not in built:
         check(settings, pipeline)
         tell("building the view")
         build(settings, pipeline, owner=owner, spark=spark, tell=tell)
-    return deliver_views(settings, pipeline, owner=owner, spark=spark, tell=tell)
+        built.add(pipeline)
+    return deliver_views(settings, pipeline, owner=owner, spark=spark, tell=tell, max_runs=1)

@@ -4,9 +4,14 @@ The fence keeps data right; the lease only saves work.
 
 A lease expires by TTL unless its holder renews it. A holder on this machine whose process has ended loses it
 at once.
+
+The steps of a run, and the attempts of a step, have one owner: each takes the lease from the one before. The row
+names the attempt behind the owner, so that an attempt that is still at work knows that it was replaced.
 """
 
 import os
+import re
+import secrets
 import socket
 import threading
 import time
@@ -32,6 +37,8 @@ START_TOLERANCE_SECONDS = 2
 # Owner names of older releases have a start since 1970, which moves when the clock is set; no machine is up
 # for this many seconds.
 SINCE_1970 = 1_000_000_000
+# What follows the owner in a row: the attempt. Rows of older releases have none.
+ATTEMPT = re.compile(r"#[0-9a-f]{16}$")
 
 
 def this_process() -> str:
@@ -70,7 +77,7 @@ def _started(process: psutil.Process) -> float:
 
 
 class Lease:
-    """The lease of one pipeline for one owner."""
+    """The lease of one pipeline for one attempt of an owner."""
 
     def __init__(self, cassandra: Cassandra, keyspace: str, pipeline: str, owner: str, seconds: int) -> None:
         self.cassandra = cassandra
@@ -78,19 +85,22 @@ class Lease:
         self.schema = SchemaSteps(cassandra, keyspace)
         self.pipeline = pipeline
         self.owner = owner
+        self.attempt = f"{owner}#{secrets.token_hex(8)}"
         self.seconds = seconds
         self._lock = threading.Lock()
         self._given_back = self._was_lost = False
 
     def take(self, wait_seconds: float = 0) -> None:
-        """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than
-        `wait_seconds`, ConfigurationError if the ledger is newer than this program.
+        """Take or renew the lease, also from another attempt of this owner.
+
+        Raises LeaseTaken if another owner keeps it for longer than `wait_seconds`, ConfigurationError if the
+        ledger is newer than this program.
         """
         self.schema.require_known()
         end = time.monotonic() + wait_seconds
         self._given_back = self._was_lost = False
         free = 0
-        while not self._try():
+        while not self._try(from_own=True):
             holder = self.holder()
             if holder is None and free < FREE_TRIES:
                 free += 1
@@ -105,29 +115,33 @@ class Lease:
 
     def holder(self) -> str | None:
         """Return the owner that has the lease; None: it is free."""
+        attempt = self.holding_attempt()
+        return None if attempt is None else ATTEMPT.sub("", attempt)
+
+    def holding_attempt(self) -> str | None:
+        """Return the attempt that has the lease, which begins with its owner; None: it is free."""
         rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return rows[0].owner if rows else None
 
     def require(self) -> None:
-        """Raise LeaseTaken if the lease was lost since it was taken, as by a process that slept: for work that no
-        fence keeps from being done twice.
+        """Raise LeaseTaken if the lease was lost since it was taken, as by a process that slept, or to another
+        attempt: for work that no fence keeps from being done twice.
         """
-        holder = self.holder()
-        if self._was_lost or holder != self.owner:
+        if self._was_lost or self.holding_attempt() != self.attempt:
             raise LeaseTaken(
-                f"pipeline {self.pipeline}: this process lost its lease, and {holder or 'another one'} may have been "
-                "at work since. Nothing more was done; run it again",
+                f"pipeline {self.pipeline}: this process lost its lease, and {self.holder() or 'another one'} may "
+                "have been at work since. Nothing more was done; run it again",
                 pipeline=self.pipeline,
             )
 
     def give_back(self) -> None:
-        """Give the lease back if it is ours, and prevent a renewal under way from taking it again."""
+        """Give the lease back if this attempt has it, and prevent a renewal under way from taking it again."""
         with self._lock:
             self._given_back = True
             self.cassandra.transact(
                 f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?",
                 self.pipeline,
-                self.owner,
+                self.attempt,
                 landed=lambda: True,
             )
 
@@ -192,38 +206,39 @@ class Lease:
 
     def _renewed(self) -> bool:
         """Renew the lease, or take it again if it was lost and is free."""
-        if self._taken_from(self.owner):
+        if self._taken_from(self.attempt):
             return True
         self._was_lost = True
-        return self._try()
+        return self._try(from_own=False)
 
-    def _try(self) -> bool:
+    def _try(self, *, from_own: bool) -> bool:
+        """Take the lease if it is free, or its holder is dead; `from_own`: also from another attempt of this owner."""
         taken = self.cassandra.transact(
             f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING "
             "TTL ?",
             self.pipeline,
-            self.owner,
+            self.attempt,
             self.cassandra.now(),
             self.seconds,
             landed=lambda: False,
         )
         if taken:
             return True
-        holder = self.holder()
-        if holder is None:
+        attempt = self.holding_attempt()
+        if attempt is None:
             return False
-        if holder != self.owner and not is_dead(holder):
-            return False
-        return self._taken_from(holder)
+        owner = ATTEMPT.sub("", attempt)
+        may_take = attempt == self.attempt or (from_own and owner == self.owner) or is_dead(owner)
+        return may_take and self._taken_from(attempt)
 
-    def _taken_from(self, holder: str) -> bool:
-        """Take the lease for its whole time if `holder` has it, which may be this owner; return whether it was so."""
+    def _taken_from(self, attempt: str) -> bool:
+        """Take the lease for its whole time if that attempt has it, which may be this one; return whether it did."""
         return self.cassandra.transact(
             f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
             self.seconds,
-            self.owner,
+            self.attempt,
             self.cassandra.now(),
             self.pipeline,
-            holder,
-            landed=lambda: self.holder() == self.owner,
+            attempt,
+            landed=lambda: self.holding_attempt() == self.attempt,
         )

@@ -1,5 +1,6 @@
 """When a scheduled audit that missed its moment is skipped."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from tagmill.airflow import steps
 from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.operators import AuditOperator, JobOperator
 from tagmill.ledger import audits, runs
+from tagmill.runs.storage import RunFiles
 
 DUE = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -31,12 +33,19 @@ class Ledger:
 
 
 @pytest.fixture
-def audited(monkeypatch):
+def audited(monkeypatch, tmp_path):
     """Return audited(run_type, late, waiting, newest): whether the operator starts the job of an audit."""
 
     def audited(run_type, late, waiting, newest):
         asked = SimpleNamespace(last_done=lambda: newest)
-        settings = SimpleNamespace(cassandra=SimpleNamespace(ledger_keyspace="ledger"))
+        settings = SimpleNamespace(
+            cassandra=SimpleNamespace(ledger_keyspace="ledger"),
+            storage=SimpleNamespace(root=str(tmp_path)),
+            pipeline=lambda _: SimpleNamespace(tags=["order", "bill"]),
+        )
+        if newest and newest.tags:
+            report = {"tags": [{"tag": tag} for tag in newest.tags]}
+            RunFiles(str(tmp_path)).write("orders/audit/00000003/report.json", json.dumps(report).encode())
         monkeypatch.setattr(audits, "Audits", lambda *_: asked)
         monkeypatch.setattr(runs, "Ledger", Ledger)
         monkeypatch.setattr(steps.connections, "load_settings", lambda: settings)
@@ -55,8 +64,9 @@ def audited(monkeypatch):
     return audited
 
 
-def begun(late):
-    return SimpleNamespace(audit=3, started_at=DUE + late)
+def begun(late, *tags):
+    """Return an audit of these tags; without any, its report is gone."""
+    return SimpleNamespace(audit=3, started_at=DUE + late, tags=tags)
 
 
 HOUR, NOW = timedelta(hours=1), timedelta(seconds=10)
@@ -65,12 +75,14 @@ HOUR, NOW = timedelta(hours=1), timedelta(seconds=10)
 @pytest.mark.parametrize(
     ("run_type", "late", "waiting", "newest", "starts"),
     [
-        pytest.param("scheduled", NOW, 1, begun(HOUR), True, id="on time"),
+        pytest.param("scheduled", NOW, 1, begun(HOUR, "order", "bill"), True, id="on time"),
         pytest.param("scheduled", 9 * HOUR, 0, None, True, id="missed, none since"),
-        pytest.param("scheduled", 9 * HOUR, 0, begun(-HOUR), True, id="missed, one before"),
-        pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR), False, id="missed, one since"),
+        pytest.param("scheduled", 9 * HOUR, 0, begun(-HOUR, "order", "bill"), True, id="missed, one before"),
+        pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR, "order", "bill"), False, id="missed, one since"),
+        pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR, "order"), True, id="missed, one of a tag since"),
+        pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR), True, id="missed, one without report since"),
         pytest.param("scheduled", 9 * HOUR, 1, None, False, id="missed, a person's waits"),
-        pytest.param("manual", 9 * HOUR, 1, begun(HOUR), True, id="by hand"),
+        pytest.param("manual", 9 * HOUR, 1, begun(HOUR, "order", "bill"), True, id="by hand"),
     ],
 )
 def test_missed_audit_is_skipped_for_newer_one(audited, run_type, late, waiting, newest, starts):

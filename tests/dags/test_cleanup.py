@@ -59,6 +59,9 @@ DRY = {"dry_run": True}
         pytest.param(None, Run("manual"), {"dry_run": False}, True, id="by hand, dry run off"),
         pytest.param("@daily", Run("backfill"), DRY, False, id="backfill"),
         pytest.param("@daily", Run("manual"), {**DRY, "delete": True}, True, id="by hand, old param"),
+        pytest.param(
+            "@daily", Run("manual"), {**DRY, "delete": "false"}, False, id="by hand, old param as text"
+        ),
     ],
 )
 def test_cleanup_deletes_by_schedule_or_param(asked, schedule, run, params, deletes):

@@ -1,14 +1,17 @@
 """What Airflow does after each way in which a step or a job can end."""
 
 import json
+import time
 import traceback
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("airflow")
 
 from tagmill import errors
+from tagmill.airflow import compat
 from tagmill.airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -19,6 +22,14 @@ from tagmill.airflow.failures import failure_of_job, read_report, small, told_to
 
 JOB = "seal of run 7 of orders"
 RETRIED = AirflowException
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch):
+    """Return the seconds that the task slept, which it doesn't."""
+    seconds = []
+    monkeypatch.setattr(time, "sleep", seconds.append)
+    return seconds
 
 
 def report(exit_code, error_type, error="what happened", **more):
@@ -144,3 +155,23 @@ def test_foreign_error_ends_task_like_command(name, expected):
     with pytest.raises(expected) as told, told_to_airflow():
         raise SparkFailure(FAILURES[name].text) if name else ZeroDivisionError
     assert type(told.value) is expected
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_task_comes_back_after_pause(monkeypatch, slept, ignored):
+    """Where Airflow would start the task at once, it has slept before."""
+    monkeypatch.setattr(compat, "IGNORES_PAUSE", ignored)
+    error, begun = compat.come_back_after(timedelta(seconds=30)), datetime.now(tz=UTC)
+    assert slept == ([30] if ignored else [])
+    assert timedelta(seconds=25) < error.reschedule_date - begun < timedelta(seconds=31)
+
+
+def test_this_airflow_ignores_pause_as_told():
+    """Ask the scheduler's own rule whether a task that is no sensor has to wait until its date."""
+    from airflow.ti_deps.dep_context import DepContext
+    from airflow.ti_deps.deps.ready_to_reschedule import ReadyToRescheduleDep
+
+    task = SimpleNamespace(id="i", state="up_for_reschedule", map_index=-1, task=SimpleNamespace())
+    session = SimpleNamespace(scalar=lambda _: datetime.now(tz=UTC) + timedelta(minutes=1))
+    statuses = ReadyToRescheduleDep().get_dep_statuses(task, dep_context=DepContext(), session=session)
+    assert all(status.passed for status in statuses) is compat.IGNORES_PAUSE

@@ -374,11 +374,11 @@ def test_unknown_key_is_named_import_error(config):
 
 @pytest.mark.parametrize("key", ["schedule", "audit_schedule"])
 def test_invalid_schedule_is_import_error_naming_pipeline(config, key):
-    """Name pipeline, DAG and text in the import error if the text is not a schedule."""
+    """Name the pipeline's key and its text in each import error if the text is not a schedule."""
     config.write_text(config.read_text().replace('schedule = "@hourly"', f'{key} = "every day"', 1))
-    (error,) = bag().import_errors.values()
-    kind = "audit" if key == "audit_schedule" else "deliver"
-    assert f"pipelines.orders: the schedule 'every day' of {kind}_orders is none" in error
+    errors = bag().import_errors
+    assert {Path(file).name for file in errors} == {path.name for path in (PROJECT / "dags").glob("*.py")}
+    assert all(f"pipelines.orders.{key}: 'every day' is neither" in error for error in errors.values())
 
 
 def test_missing_configuration_is_named_import_error(config):
@@ -454,6 +454,25 @@ def test_reread_range_of_backfill_is_interval(run):
     from tagmill.airflow.reread import reread_range
 
     assert reread_range(NO_RANGE, run, "@hourly") == SEVEN_TO_EIGHT
+
+
+def test_reread_range_of_preset_is_its_period():
+    """Airflow has presets that croniter does not know."""
+    from tagmill.airflow.reread import reread_range
+
+    october = datetime(2026, 10, 1, tzinfo=UTC)
+    assert reread_range(NO_RANGE, Run("backfill", october, None, None), "@quarterly") == (
+        "2026-07-01T00:00:00+00:00",
+        "2026-10-01T00:00:00+00:00",
+    )
+
+
+def test_presets_mean_what_airflow_says():
+    from airflow.utils.dates import cron_presets
+
+    from tagmill.domain.schedules import PRESETS
+
+    assert dict(cron_presets) == PRESETS
 
 
 def test_params_name_the_range_in_any_zone():

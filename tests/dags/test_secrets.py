@@ -80,7 +80,14 @@ def spark_submit(tmp_path, monkeypatch, config):
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CLICKHOUSE", json.dumps(other))
     monkeypatch.setenv("TAGMILL_SPARK__CONF", json.dumps({STORAGE_KEY: STORAGE_SECRET}))
 
-    def run(master="local[2]", deploy_mode="client", state="PLANNED", more=(), few_rows=False):
+    def run(
+        master="local[2]",
+        deploy_mode="client",
+        state="PLANNED",
+        more=(),
+        few_rows=False,
+        run_id="manual__2026-11-21T07:00:00+00:00",
+    ):
         from tagmill.airflow.operators import SealOperator
 
         spark = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
@@ -90,7 +97,7 @@ def spark_submit(tmp_path, monkeypatch, config):
             task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark"
         )
         context = {
-            "dag_run": SimpleNamespace(dag_id="deliver_orders", run_id="manual__2026-11-21T07:00:00+00:00"),
+            "dag_run": SimpleNamespace(dag_id="deliver_orders", run_id=run_id),
             "ti": SimpleNamespace(try_number=1),
             "params": {},
         }
@@ -120,6 +127,15 @@ def test_password_is_only_in_job_environment(spark_submit, tmp_path, caplog, cap
     shown = [*seen["arguments"], caplog.text, *capfd.readouterr(), json.dumps(result)]
     shown += [repr(getattr(spark_submit.operator, field)) for field in spark_submit.operator.template_fields]
     assert not [text for text in shown if PASSWORD in text or "s3cr3t" in text]
+
+
+def test_long_run_ids_have_reports_of_their_own(spark_submit):
+    """Run ids may have 250 characters, a file's name 255 bytes; those that differ only at their end stay apart."""
+    from tagmill.config.settings import Settings
+
+    for run_id in ("x" * 249 + "a", "x" * 249 + "b", "x" * 249 + "é"):
+        spark_submit(run_id=run_id)
+    assert len(list(Path(Settings.load().storage.root).rglob("seal-xxx*.json"))) == 3
 
 
 def test_job_loads_settings_from_environment(spark_submit, monkeypatch, tmp_path):

@@ -32,13 +32,15 @@ def dags(config):
     return loaded.dags
 
 
-def context(before=None, run_type="scheduled", *, planned=None, states=None):
-    """Return a task's context: `planned` and `states` are the previous run's plan and its pipelines' states."""
+def context(before=None, run_type="scheduled", *, planned=None, delivered=None, states=None):
+    """Return a task's context: `planned`, `delivered` and `states` are of the previous run and its pipelines."""
     sent = {}
     tasks = {f"pipeline_{name}": state for name, state in (states or {}).items()}
     ti = SimpleNamespace(
         get_previous_dagrun=lambda: before and SimpleNamespace(run_after=before, run_id="before"),
-        xcom_pull=lambda task_ids, run_id: {("plan", "before"): planned}[task_ids, run_id],
+        xcom_pull=lambda task_ids, run_id: {"plan": planned, "deliver": delivered}[
+            {"before": task_ids}[run_id]
+        ],
         get_task_states=lambda dag_id, run_ids: {("deliver_all", "before"): {"before": tasks}}[
             dag_id, *run_ids
         ],
@@ -69,18 +71,6 @@ def test_without_shared_session_there_is_no_such_dag(config):
     assert "deliver_all" not in DagBag(dag_folder=str(PROJECT / "dags")).dags
 
 
-def test_pipeline_named_all_is_refused(config):
-    text = config.read_text().replace("[pipelines.orders]", "[pipelines.all]")
-    config.write_text(text + "\n[airflow]\nshared_session = true\n")
-    (error,) = {
-        line
-        for text in DagBag(dag_folder=str(PROJECT / "dags")).import_errors.values()
-        for line in text.splitlines()
-        if line.startswith("tagmill.errors.ConfigurationError")
-    }
-    assert "pipelines.all" in error
-
-
 @pytest.mark.parametrize(
     ("before", "run_type", "due"),
     [
@@ -94,6 +84,12 @@ def test_pipeline_named_all_is_refused(config):
 def test_due_are_pipelines_with_moment_since(config, before, run_type, due):
     """A moment that passed while an earlier run was at work counts, too."""
     assert planned_to_deliver(context(before, run_type, planned=NOTHING)) == due
+
+
+@pytest.mark.parametrize(("at", "due"), [(datetime(2026, 9, 30, 23, tzinfo=UTC), ["orders"]), (AT, [])])
+def test_due_by_preset_of_airflow(config, at, due):
+    """Airflow has presets that croniter does not know."""
+    assert planned_to_deliver(context(at, planned=NOTHING), {"orders": "@quarterly"}) == due
 
 
 @pytest.mark.parametrize(
@@ -123,15 +119,62 @@ def test_due_is_what_previous_run_left(config, planned, states, due):
     assert [name for name in planned_to_deliver(given) if name == "payments"] == due
 
 
-def planned_to_deliver(given):
+def test_due_is_what_there_was_no_time_for(config):
+    """A backlog that a run has delivered in part is due at once, not at the next moment of its own schedule."""
+    given = context(
+        AT - timedelta(minutes=10),
+        planned={"deliver": ["orders", "payments"], "failed": {}},
+        delivered={"outcomes": {"payments": outcome("payments", runs=9, more=True).as_json()}},
+        states={"orders": "success", "payments": "success"},
+    )
+    assert planned_to_deliver(given) == ["orders", "payments", "carts"]
+    given["ti"].xcom_pull = lambda task_ids, run_id: {"deliver": ["payments"], "failed": {}, "outcomes": {}}
+    assert planned_to_deliver(given) == ["orders", "carts"]
+
+
+def test_pipeline_without_turn_is_skipped_and_told():
+    from tagmill.airflow.together import told
+
+    delivered = {"outcomes": {"orders": outcome("orders", more=True).as_json()}}
+    with pytest.raises(AirflowSkipException, match="its turn did not come .* The next run of deliver_all"):
+        told("orders", {"failed": {}}, delivered, "asset", context())
+
+
+def test_plan_and_delivery_end_before_their_limits(config, dags):
+    """`plan` leaves the rest to `deliver` after half of its time; `deliver` begins no run in the second half of its."""
+    from tagmill.airflow import together
+
+    config.write_text(
+        config.read_text()
+        .replace("shared_session = true", "shared_session = true\nexecution_timeout_seconds = 3600")
+        .replace("[pipelines.payments]", "[pipelines.payments]\nlease_wait_seconds = 700.5")
+    )
+    loaded = DagBag(dag_folder=str(PROJECT / "dags")).dags
+    assert loaded["deliver_payments"].get_task("plan").execution_timeout == timedelta(seconds=1300.5)
+    assert loaded["deliver_orders"].get_task("plan").execution_timeout == timedelta(seconds=600)
+    assert loaded["deliver_products"].get_task("plan").execution_timeout == timedelta(seconds=600)
+    dag = loaded["deliver_all"]
+    assert dag.get_task("plan").execution_timeout == timedelta(seconds=1300.5)
+    with (
+        patch("tagmill.delivery.together.plan_together", return_value={}) as planning,
+        suppress(DownstreamTasksSkipped),
+    ):
+        together.planned_runs(SCHEDULES, context())
+    assert planning.call_args.kwargs["seconds"] == 300
+    deliver = dag.get_task("deliver")
+    deliver.planned = {"deliver": ["orders"]}
+    assert deliver.job_arguments() == ["--seconds=1800.0", "--deliver=orders"]
+
+
+def planned_to_deliver(given, schedules=SCHEDULES):
     """Return the pipelines that the task `plan` hands on where each has something to do."""
     from tagmill.airflow import together
 
     with (
-        patch("tagmill.delivery.together.plan_together", lambda settings, names, owner: dict.fromkeys(names)),
+        patch("tagmill.delivery.together.plan_together", lambda settings, names, **_: dict.fromkeys(names)),
         suppress(DownstreamTasksSkipped),
     ):
-        given["sent"]["return_value"] = together.planned_runs(SCHEDULES, given)
+        given["sent"]["return_value"] = together.planned_runs(schedules, given)
     return given["sent"]["return_value"]["deliver"]
 
 
@@ -146,7 +189,7 @@ def test_plan_skips_idle_and_keeps_failures(config):
     }
     given = context()
     with (
-        patch("tagmill.delivery.together.plan_together", lambda settings, names, owner: found),
+        patch("tagmill.delivery.together.plan_together", lambda settings, names, **_: found),
         pytest.raises(DownstreamTasksSkipped) as skipped,
     ):
         together.planned_runs(SCHEDULES, given)

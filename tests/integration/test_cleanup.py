@@ -26,7 +26,7 @@ from tagmill.runs import checkpoints
 from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
-from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
 from tests.support.erasing import erased
 from tests.support.errors import raises
 from tests.support.events import event, offset, this_hour
@@ -512,7 +512,8 @@ def test_cleanup_finishes_decided_of_removed_tag(whole):
     assert records(whole.settings, whole.name) == {("u", bucket(0)): ("CLEANED", 2)}
 
 
-def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch):
+@pytest.mark.parametrize("owner", ["airflow/other", OWNER], ids=["another owner", "the next attempt"])
+def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch, owner):
     """Let another process be at work while a cleanup sleeps in front of a deletion: the partition stays."""
     audited(whole.settings, whole.name)
     reach = checkpoints.reached
@@ -520,12 +521,12 @@ def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch):
     def reached(instant):
         if instant == "cleanup.before_delete":
             whole.journal.session.execute(
-                "UPDATE tagmill_test.leases SET owner = 'airflow/other' WHERE pipeline = %s IF EXISTS",
-                [whole.name],
+                "UPDATE tagmill_test.leases SET owner = %s WHERE pipeline = %s IF EXISTS",
+                [f"{owner}#0123456789abcdef", whole.name],
             )
         reach(instant)
 
-    with monkeypatch.context() as patched, raises(LeaseTaken, match="airflow/other", pipeline=whole.name):
+    with monkeypatch.context() as patched, raises(LeaseTaken, match=owner, pipeline=whole.name):
         patched.setattr(checkpoints, "reached", reached)
         cleaned(whole.settings)
     free_lease(whole.journal.session, whole.name)

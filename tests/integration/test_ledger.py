@@ -127,9 +127,39 @@ def test_the_holder_may_take_it_again(lease) -> None:
     assert lease("airflow/one").holder() == "airflow/one"
 
 
+def test_lease_row_of_older_release_is_taken(lease) -> None:
+    """Rows of older releases have no attempt: the owner takes its lease again, another one is refused."""
+    mine = lease("airflow/manual#1")
+    mine.cassandra.execute(
+        f"INSERT INTO {mine.table} (pipeline, owner) VALUES (?, ?)", mine.pipeline, mine.owner
+    )
+    with pytest.raises(LeaseTaken, match="airflow/manual#1 is at work"):
+        lease("airflow/manual").take()
+    mine.take()
+    mine.require()
+
+
+def test_lease_taken_by_next_attempt_is_lost(lease) -> None:
+    """Start another attempt of a step that is still at work: only the newer one has the lease."""
+    first, second = lease("airflow/one", 3), lease("airflow/one", 3)
+    first.take()
+    with first.kept():
+        second.take()
+        with second.kept():
+            second.require()
+            time.sleep(2.5)  # until both have renewed it
+            with pytest.raises(LeaseTaken, match="airflow/one may have been at work"):
+                first.require()
+            first.give_back()
+            second.require()
+            with pytest.raises(LeaseTaken, match="airflow/one is at work"):
+                lease("airflow/two").take()
+
+
 def test_a_lease_given_back_is_free_at_once(lease) -> None:
-    lease("airflow/one").take()
-    lease("airflow/one").give_back()
+    mine = lease("airflow/one")
+    mine.take()
+    mine.give_back()
     lease("airflow/two").take()
     assert lease("airflow/two").holder() == "airflow/two"
 
@@ -137,6 +167,7 @@ def test_a_lease_given_back_is_free_at_once(lease) -> None:
 def test_lease_given_back_by_other_changes_nothing(lease) -> None:
     lease("airflow/one").take()
     lease("airflow/two").give_back()
+    lease("airflow/one").give_back()  # another attempt
     assert lease("airflow/one").holder() == "airflow/one"
 
 
@@ -168,15 +199,15 @@ def test_lease_of_dead_process_expiring_is_free(seen: bool, lease) -> None:
     dead = lease(f"cli/{socket.gethostname()}/999999999/1")
     dead.take()
     mine = lease("airflow/two")
-    look = mine.holder
+    look = mine.holding_attempt
 
     def expires() -> str | None:
         found = look() if seen else None
         dead.give_back()
-        mine.holder = look
+        mine.holding_attempt = look
         return found
 
-    mine.holder = expires
+    mine.holding_attempt = expires
     mine.take()
     assert mine.holder() == "airflow/two"
 

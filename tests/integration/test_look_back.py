@@ -110,6 +110,19 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
     ]
 
 
+def test_first_plan_scans_view_once(journal, settings, monkeypatch):
+    """A scan of the view costs the same for one tag as for all."""
+    written, now = journal(), this_hour()
+    written.view(events("early", range(1, 4), now - 5 * DAY))
+    begin = (now - 10 * DAY).isoformat()
+    made = settings(written.keyspace, tags=["t", "u", "v"], bucket_size="Hour", first_time_bucket=begin)
+    schema.apply(made)
+    scans, partitions = [], Views.partitions
+    monkeypatch.setattr(Views, "partitions", lambda self: scans.append(self) or partitions(self))
+    assert steps.plan(made, only(made), owner=OWNER)["slices"] == 1
+    assert len(scans) == 1
+
+
 def test_absent_buckets_are_not_counted_one_by_one(journal, settings, spark, monkeypatch):
     """Look back on ten days of which two hours have rows, which the run has noted: none is counted, and all are noted."""
     written, now = journal(), this_hour()

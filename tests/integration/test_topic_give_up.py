@@ -19,7 +19,6 @@ from tagmill.domain.batches.states import BatchState
 from tagmill.errors import SealedFileDamaged
 from tagmill.kafka_journal.replicate import replicate
 from tagmill.ledger import schema
-from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
@@ -140,9 +139,8 @@ OF_JOURNAL = [
 
 
 def without_lease(one):
-    """Give back the lease that a step holds for the next one."""
-    with Ledger(one.settings.cassandra) as ledger:
-        Lease(ledger.cassandra, one.settings.cassandra.ledger_keyspace, one.name, OWNER, 60).give_back()
+    """Free the lease that a step holds for the next one."""
+    free_lease(one.stack.session, one.name, one.settings.cassandra.ledger_keyspace)
 
 
 def given_up(one, *options):

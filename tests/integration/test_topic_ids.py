@@ -14,7 +14,7 @@ from tagmill.delivery.topics.give_up import TopicGiveUp
 from tagmill.delivery.topics.interventions import TopicInterventions
 from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.delivery.topics.status import topic_line
-from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable, WorkUnfinished
+from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken, StoreUnavailable, WorkUnfinished
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
 from tests.support.delivery import tagmill
@@ -189,9 +189,12 @@ def test_rekey_finishing_waits_for_newer_run(shop):
     assert len(one.ids()) == 2 and one.rules() == {one.settings.topic(one.name).rule}
 
 
-@pytest.mark.parametrize("instant", [pytest.param("rekey.slice", marks=pytest.mark.long), "rekey.written"])
-def test_rekey_frozen_during_delivery_keeps_new_ids(shop, instant):
-    """Deliver while a rekeying sleeps: the rekeying is fenced off, and a repeated one covers the new ids."""
+@pytest.mark.parametrize(
+    ("instant", "error"),
+    [pytest.param("rekey.slice", LeaseTaken, marks=pytest.mark.long), ("rekey.written", FenceRaised)],
+)
+def test_rekey_frozen_during_delivery_keeps_new_ids(shop, instant, error):
+    """Deliver while a rekeying sleeps: the rekeying is kept out, and a repeated one covers the new ids."""
     one = shop(shards=3, unique_id=["product_id", "colour"])
     one.send(1, colour="red")
     one.deliver()
@@ -206,13 +209,33 @@ def test_rekey_frozen_during_delivery_keeps_new_ids(shop, instant):
             one.configure(unique_id=["product_id"])
 
     one.configure(unique_id=["product_id"])
-    with patch.object(checkpoints, "reached", reached), pytest.raises(FenceRaised):
+    with patch.object(checkpoints, "reached", reached), pytest.raises(error):
         rekeyed(one)
     assert delivered and one.products() == [1, 2]
     assert (rekeyed(one).ids, len(one.ids())) == (2, 2)
     one.send(2, colour="blue")
     (run,) = one.deliver()
     assert (run["rows"], run["known"]) == (0, 1)
+
+
+def test_rekey_replaced_by_next_attempt_ends(shop):
+    """Start the next attempt of the same DAG run while one is still at work: only the newer one makes the ids."""
+    one = shop(shards=3, unique_id=["product_id", "colour"])
+    for product in (1, 2):
+        one.send(product, colour="red")
+    one.deliver()
+    one.configure(unique_id=["product_id"])
+    newer = []
+
+    def reached(name):
+        if name == "rekey.slice" and not newer:
+            newer.append(None)
+            newer.append(rekeyed(one))
+
+    with patch.object(checkpoints, "reached", reached), raises(LeaseTaken, pipeline=one.name):
+        rekeyed(one)
+    assert newer[1].ids == 2 and len(one.ids()) == 2
+    assert one.rules() == {one.settings.topic(one.name).rule}
 
 
 def expired(one, **options):

@@ -8,6 +8,7 @@ from tagmill.ledger.failures import Failures
 from tagmill.ledger.lease import Lease
 from tagmill.runs.workspace import open_step, open_workspace
 from tests.support.delivery import only
+from tests.support.leases import free_lease
 
 OWNER = "test/one"
 
@@ -21,13 +22,13 @@ def configured(stack, module_settings):
 
 
 @pytest.fixture
-def holder(configured):
+def holder(stack, configured):
     """Yield holder(name), which returns the owner of a lease, and give the pipeline's back afterwards."""
     name, seconds = only(configured), 30
     with open_workspace(configured, name) as workspace:
         lease = lambda each: Lease(workspace.cassandra, workspace.ledger_keyspace, each, OWNER, seconds)  # noqa: E731
         yield lambda each=name: lease(each).holder()
-        lease(name).give_back()
+    free_lease(stack.session, name)
 
 
 def test_workspace_without_leases_takes_none(configured, holder):

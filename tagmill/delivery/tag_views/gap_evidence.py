@@ -56,7 +56,7 @@ class GapInvestigator:
             (look.tag, look.persistence_id): (look.gap, from_datetime(look.since)) for look in plan.holds
         }
         self._asked: set[tuple[Key, Gap]] = set()
-        self._buckets: dict[str, list[int]] = {}
+        self._buckets: dict[str, list[int]] | None = None
 
     def ask(self, gaps: Iterable[tuple[Key, Gap]]) -> bool:
         """Look up evidence about gaps that were not asked about before; return whether there were any."""
@@ -120,8 +120,8 @@ class GapInvestigator:
         """
         tag, persistence_id = key
         start = self.pipeline.bucket_size.start(self.plan.tags[tag].after + 1)
-        if tag not in self._buckets:
-            self._buckets[tag] = self.views.buckets([tag])[tag]
+        if self._buckets is None:
+            self._buckets = self.views.buckets(self.plan.tags)
         before = [bucket for bucket in self._buckets[tag] if bucket <= start]
         for bucket in reversed(before[-MAX_EARLIER_BUCKETS:]):
             numbers = [

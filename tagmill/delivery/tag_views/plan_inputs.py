@@ -6,6 +6,7 @@ Only counts and bucket names are read here.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from itertools import islice
 
 import structlog
@@ -97,7 +98,7 @@ class InputReader:
     def range_parts(self, start: datetime, end: datetime) -> Iterator[Part]:
         """Yield the slices with rows of a range of time."""
         after, until = reread_range(self.base, start, end)
-        for tag, buckets in self.views.buckets(self.base.tags).items():
+        for tag, buckets in self._existing_buckets.items():
             parts = (self._slice(bucket, after, until) for bucket in buckets)
             yield from self._counted((tag, part) for part in parts if part)
 
@@ -135,12 +136,17 @@ class InputReader:
         reach = now_bucket if scanned_to is None or never else scanned_to
         if never or filled and first < reach and tag not in self._scanned:
             self._scanned.add(tag)
-            known = self.views.buckets([tag])[tag]
+            known = self._existing_buckets[tag]
             self._keep_buckets(tag, [b for b in known if b <= reach], reach)
         # The scan may be of a time when the pipeline had buckets of another size.
         begin = size.start(bucket_rules.first_ticks(max(reach, first)))
         guessed = range(begin, now_bucket + 1, size.milliseconds)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
+
+    @cached_property
+    def _existing_buckets(self) -> dict[str, list[int]]:
+        """Return the buckets of all tags; a scan of the view costs the same for one tag as for all."""
+        return self.views.buckets(self.base.tags)
 
     def _known_buckets(self, tag: str) -> tuple[int | None, list[int]]:
         if tag not in self._found_buckets:

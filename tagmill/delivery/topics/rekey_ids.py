@@ -1,17 +1,18 @@
 """Make the ids of delivered events again under the rule that is configured now, from the payloads that
 deduplication keeps.
 
-Slices of shards are read one after the other, and their new ids are written to files; a slice that has files
-is not read again. Then all ids are judged and written, and one conditional update puts the new rule in force.
-The ids of the old rule are deleted last. If the process is killed, run the same command again: it goes on.
-Everything is written USING TIMESTAMP = the write time of a run of its own, so that rules may go back and
-forth.
+Slices of shards are read one after the other, and their new ids are written to files, by each attempt to its own;
+a slice that an attempt has written is not read again. Then all ids are judged and written, and one conditional
+update puts the new rule in force. The ids of the old rule are deleted last. If the process is killed, run the same
+command again: it goes on. Everything is written USING TIMESTAMP = the write time of a run of its own, so that rules
+may go back and forth.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,7 @@ class _Rekeying:
         self.keyspace, self.files = workspace.ledger_keyspace, workspace.files
         self.rules = workspace.store(Rules)
         self.slices = f"{self.name}/{SLICES}"
+        self.attempt = secrets.token_hex(8)
 
     def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
         """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with
@@ -180,19 +182,24 @@ class _Rekeying:
                 self.files.remove_folder(other)
 
     def _staged(self, home: str, rule: str, contents: Mapping[str, bytes]) -> DataFrame:
-        spark, shards = self.spark(), shards_of(rule)
+        """Return the new ids of all shards, from the slices that this or an earlier attempt has written."""
+        spark, shards, folders = self.spark(), shards_of(rule), list[str]()
         for begin in range(0, shards, SHARDS_AT_ONCE):
             folder = f"{home}/slice-{begin:07d}"
-            if not self.files.names(f"{folder}.done"):
+            attempts = self.files.names(f"{folder}.done")
+            if not attempts:
                 end = min(begin + SHARDS_AT_ONCE, shards)
                 self.tell(f"reading shards {begin} to {end - 1} of {shards}")
                 made = rekeyed(self._ids(rule, begin, end), self.pipeline, contents)
-                made.write.mode("overwrite").parquet(self.files.url(folder))
-                self.files.write(f"{folder}.done/done", b"")
+                made.write.parquet(self.files.url(f"{folder}-{self.attempt}"))
+                self.files.write(f"{folder}.done/{self.attempt}", b"")
+                attempts = [self.attempt]
+            folders.append(self.files.url(f"{folder}-{attempts[0]}"))
             checkpoints.reached("rekey.slice")
+        self.workspace.require_leases()  # another process may have removed slices since
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+        return spark.read.schema(from_arrow_schema(KEPT)).parquet(*folders)
 
     def _delivered(self, staged: DataFrame) -> DataFrame:
         """Return the staged ids without those of batches that were given up: they don't count as delivered,
@@ -306,7 +313,7 @@ class _Rekeying:
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
-        """Return the folder of the slices: a different one for each pair of rules, newest delivery, version of
+        """Return the folder of the attempts' slices: a different one for each pair of rules, newest delivery, version of
         Tagmill, and whatever else decides which payloads can be read.
         """
         number = self.ledger.last_run(self.name)
@@ -319,7 +326,7 @@ class _Rekeying:
         limits = [one.max_record_bytes, one.max_record_values, one.max_record_depth]
         read_by = [one.format, one.framed, one.message_type, schemas, one.versions, limits, __version__]
         digest = hashlib.sha256(json.dumps([rule, one.rule, read_by]).encode()).hexdigest()
-        return f"{self.slices}/{digest[:12]}-{number:08d}"
+        return f"{self.slices}/attempts-{digest[:12]}-{number:08d}"
 
 
 def rekeyed(rows: DataFrame, pipeline: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:

@@ -210,9 +210,15 @@ def test_other_readers_empty_differs_from_unset(load) -> None:
 # -- mistakes, one line each
 
 
+KAFKA_JOURNAL = '[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\n'
+
+
+def topic(keys: str) -> str:
+    return f'[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "d"\n{keys}'
+
+
 def topic_with_columns(*names: str) -> str:
-    columns = "".join(f'[[pipelines.t.columns]]\nname = "{name}"\n' for name in names)
-    return f'[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "d"\n{columns}'
+    return topic("".join(f'[[pipelines.t.columns]]\nname = "{name}"\n' for name in names))
 
 
 @pytest.mark.parametrize(
@@ -341,6 +347,15 @@ def topic_with_columns(*names: str) -> str:
             topic_with_columns("Offset", "Price", "price", "size"),
             "columns: Offset, Price, price is there twice",
         ),
+        (pipeline(schedule='"61 * * * *"'), "pipelines.orders.schedule: '61 * * * *' is neither a cron"),
+        (pipeline(schedule='"0 0 31 2 *"'), "pipelines.orders.schedule: '0 0 31 2 *' never comes"),
+        (pipeline(audit_schedule='"@foo"'), "pipelines.orders.audit_schedule: '@foo' is neither a cron"),
+        (pipeline(cleanup='{ schedule = "* * *" }'), "pipelines.orders.cleanup.schedule: '* * *' is neither"),
+        (KAFKA_JOURNAL + 'schedule = ""\n', "pipelines.j.schedule: '' is neither a cron"),
+        (KAFKA_JOURNAL + 'purge_schedule = "daily"\n', "pipelines.j.purge_schedule: 'daily' is neither"),
+        (topic('schedule = "H * * * *"\n'), "pipelines.t.schedule: 'H * * * *' is neither"),
+        (topic('cleanup_schedule = "x"\n'), "pipelines.t.cleanup_schedule: 'x' is neither"),
+        (topic('expire_schedule = "x"\n'), "pipelines.t.expire_schedule: 'x' is neither"),
         ("[cassandra\n", "can't be read as TOML"),
         ('[cassandra]\nhosts = ["127.0.0.1:9042"]\n', "is no host: the key port has the port"),
         ('[cassandra]\nhosts = [""]\n', "cassandra.hosts"),
@@ -350,6 +365,13 @@ def topic_with_columns(*names: str) -> str:
         ('[spark]\ndriver_memory = "2gb"\n', "spark.driver_memory"),
         ('[storage]\nroot = ""\n', "storage.root"),
         (pipeline("all"), "pipelines.all: `all` means all pipelines"),
+        (f"port = {'9' * 5000}\n", "can't be read as TOML: Exceeds the limit (4300 digits)"),
+        (f"port = {'[' * 3000}\n", "can't be read as TOML: maximum recursion depth exceeded"),
+        ('[storage]\nroot = "http://[::1"\n', "storage.root: Invalid IPv6 URL"),
+        ('[storage]\nroot = "a\\u0000b"\n', "storage.root: a folder's name has no NUL"),
+        ('[cassandra]\ntls_ca_file = "a\\u0000b"\n', "cassandra.tls_ca_file: a file's name has no NUL"),
+        (topic('schema_files = { 1 = "a\\u0000b" }\n'), "pipelines.t.schema_files: a file's name has no NUL"),
+        ('[airflow]\ninput_dir = "a\\u0000b"\n', "airflow.input_dir: a file's name has no NUL"),
     ],
 )
 def test_load_mistake_is_line_naming_key(load, text: str, named: str) -> None:
@@ -378,6 +400,10 @@ def test_an_unknown_key_in_the_environment_is_named(load) -> None:
 def test_load_unfit_environment_value_is_named(load) -> None:
     """Name the key of a value in the environment that does not fit."""
     assert "cassandra.port: " in mistake(load, "", CASSANDRA__PORT="many")
+
+
+def test_table_in_environment_is_no_list(load) -> None:
+    assert "topics: not a table" in mistake(load, pipeline(), TOPICS="[1]")
 
 
 def test_a_list_in_the_environment_is_json(load) -> None:
