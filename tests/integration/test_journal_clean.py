@@ -5,12 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.errors import ConfigurationError, WorkUnfinished
+from tagmill.errors import ConfigurationError, LeaseTaken, WorkUnfinished
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.journal_cleanup.clean import IDS_AT_ONCE
 from tests.support import auditing
 from tests.support.building import built
 from tests.support.delivery import (
+    OWNER,
     clickhouse_rows,
     deliver,
     delivered_first,
@@ -428,6 +430,24 @@ def test_clean_refused_during_delivery_or_open_run(applied):
     with raises(WorkUnfinished, pipeline=case.name, run=planned["run"]):
         cleaned(case.settings, "r", "to", to=2)
     assert {row for row in before["messages"]} <= set(case.state()["messages"]) and case.deleted_to() == {}
+
+
+def test_clean_that_lost_its_lease_deletes_nothing_more(applied):
+    """Let the next attempt take the lease while a cleaning looks at its second persistence id: that one stays."""
+    case = applied(events("l", range(1, 4), BEGIN) + events("m", range(1, 4), BEGIN))
+
+    def ids():
+        yield from ["l", *(f"unknown-{n}" for n in range(IDS_AT_ONCE - 1))]
+        case.session.execute(
+            "UPDATE tagmill_test.leases SET owner = %s WHERE pipeline = %s IF EXISTS",
+            [f"{OWNER}#0123456789abcdef", case.name],
+        )
+        yield "m"
+
+    with raises(LeaseTaken, pipeline=case.name):
+        cleaned(case.settings, ids(), "to", to=2)
+    free_lease(case.session, case.name)
+    assert case.deleted_to() == {"l": 2} and case.events() == {"l": [3], "m": [1, 2, 3]}
 
 
 # -- what is said

@@ -104,6 +104,7 @@ class _Cleaning:
     def __init__(self, workspace: Workspace, store: JournalStore, wanted: Wanted, *, delete: bool) -> None:
         self.store, self.wanted, self.delete = store, wanted, delete
         self.size = workspace.pipeline.bucket_size
+        self.require_leases = workspace.require_leases
         self.guards = Guards(workspace, store, wanted)
         needs_tables(workspace.cassandra, workspace.ledger_keyspace, [DeletedIds.TABLE])
         self.for_good = workspace.journal_store(DeletedIds)
@@ -151,6 +152,7 @@ class _Cleaning:
             return Outcome(persistence_id, to, refused=refused)
         snapshots = self._snapshots_that_go(persistence_id, oldest)
         if self.delete:
+            self.require_leases()  # a withdrawal since the look at ClickHouse would need these events
             if self.wanted.never_again:
                 self.for_good.add(persistence_id, max(to, deleted_to))
             self._delete_events(persistence_id, deleted_to, partitions, to, seen)
