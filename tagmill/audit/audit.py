@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tagmill.audit.baseline_frames import Proven, Seen
     from tagmill.audit.destination_reader import Stored
     from tagmill.audit.model import AuditReport
+    from tagmill.audit.progress import Delivered
     from tagmill.audit.report import Judged
     from tagmill.audit.staging import Scope
     from tagmill.audit.totals import Totals
@@ -282,6 +283,7 @@ class _Audit:
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from tagmill.audit import row_comparison
         from tagmill.audit.baseline_frames import Seen
+        from tagmill.audit.progress import Delivered
         from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
 
@@ -301,8 +303,15 @@ class _Audit:
         sums = since.check_stored(stored.sums(), scope)
         self.tell("comparing")
         read = Read(events, view, deleted)
-        ids = stored.ids("ids", since=proven.document.before)
-        lines = since.judge(read, progress, ids, sums, cleaned_of, since.scope(scope))
+        ids = stored.ids("ids", since=since.before)
+        lines = since.judge(
+            read,
+            Delivered(progress, ids),
+            lambda: self._delivered_again(scope, since.before),
+            sums,
+            cleaned_of,
+            since.scope(scope),
+        )
         lines_then = since.lines_then(taken)
         kept = {
             "partitions": partitions,
@@ -365,11 +374,19 @@ class _Audit:
 
         return Totals.written(events, view, scope, baseline.border(scope), self._url("totals"))
 
-    def _progress(self, scope: Scope) -> DataFrame:
+    def _progress(self, scope: Scope, name: str = "progress") -> DataFrame:
         from tagmill.audit import staging
 
-        folder = f"{self.folder}/progress"
+        folder = f"{self.folder}/{name}"
         return staging.stage_progress(self.spark, self.ledger.cassandra, scope, self.files, folder)
+
+    def _delivered_again(self, scope: Scope, since: int | None = None) -> Delivered:
+        """Read progress and then ClickHouse's ids again, as they were read first."""
+        from tagmill.audit.progress import Delivered
+
+        self.tell("looking again whether progress is what was delivered")
+        progress = self._progress(scope, "progress-again")
+        return Delivered(progress, self._stored(scope).ids("ids-again", since=since))
 
     def _cleaned(self, scope: Scope) -> CleanedOf:
         from tagmill.audit import staging
@@ -383,7 +400,7 @@ class _Audit:
         from pyspark.sql import functions as F
 
         from tagmill.audit import baseline_frames, bucket_sums, numbers, row_comparison, staging
-        from tagmill.audit.progress import progress_findings
+        from tagmill.audit.progress import Delivered, confirmed, progress_findings
         from tagmill.audit.report import Judged, event_facts
 
         progress = self._progress(scope)
@@ -440,7 +457,15 @@ class _Audit:
             in_doubt.append(numbers.unproven(totals.numbers, numbers.tagged_events(events, scope)))
         elif self._is_any("totals/numbers", "is_open"):
             in_doubt.append(totals.numbers.where("is_open").select("persistence_id"))
-        lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)
+        lagging = confirmed(
+            Delivered(progress, ids),
+            lambda progress, ids: progress_findings(
+                progress, ids, totals.numbers, by_rows, expires=scope.expired > 0
+            ),
+            lambda: self._delivered_again(scope),
+            self.files,
+            self.folder,
+        )
         findings = _all([by_rows, of_journal, lagging])
         doubtful = self._doubtful(in_doubt, of_journal)
         if doubtful is not None:
