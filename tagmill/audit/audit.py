@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 Result = dict[str, Any]
 REPORT = "report.json"
+# Folders of an audit's results next to its report.
+RESULTS = ("buckets", "findings")
 # What is true of the data after an audit, whatever it found.
 UNCHANGED = "Nothing was changed"
 
@@ -159,9 +161,9 @@ class _Audit:
         self.deliveries = self._deliveries()
         at_first = contents(self.clickhouse, self.pipeline.destination)
         scope = self._scope(tags)
-        row = self.audits.begin(scope.until)
-        last = self.audits.last_done()
-        self._sweep(keep={row.audit, last.audit if last else 0})
+        is_whole = set(tags) == set(self.pipeline.tags)
+        row = self.audits.begin(scope.until, None if is_whole else tags)
+        self._sweep(row)
         self.folder = audits.folder(self.name, row.audit)
         checkpoints.reached("audit.begun")
         judged, seen, scope = self._judged_since(scope) or self._judged(scope)
@@ -184,7 +186,7 @@ class _Audit:
         self._keep_proven(judged, seen, scope, made)
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
-        self._sweep(keep={row.audit})
+        self._sweep(row)
         return made
 
     # -- what is judged
@@ -603,32 +605,40 @@ class _Audit:
 
     def _finish(self, row: AuditRow, made: AuditReport) -> None:
         self.audits.finish(
-            AuditRow(
-                row.pipeline,
-                row.audit,
-                AuditState.DONE,
-                row.started_at,
-                made.done_at,
-                row.until,
-                made.agrees,
-                made.journal,
-                made.view,
-                made.clickhouse,
-                {kind.value: count for kind, count in made.findings.items()},
-                made.docs,
+            replace(
+                row,
+                state=AuditState.DONE,
+                done_at=made.done_at,
+                agrees=made.agrees,
+                journal_rows=made.journal,
+                view_rows=made.view,
+                clickhouse_rows=made.clickhouse,
+                findings={kind.value: count for kind, count in made.findings.items()},
+                docs=made.docs,
             )
         )
 
-    def _sweep(self, keep: set[int]) -> None:
-        """Remove the files of audits not in `keep`: killed ones, and those before the last finished one,
-        which a repair reads.
+    def _sweep(self, row: AuditRow) -> None:
+        """Remove files of other audits than this one and the last one that is DONE, which a repair reads.
+
+        Of the last audit of a tag, which `status` repeats, the results are kept.
         """
-        kept = {f"{number:08d}" for number in keep}
         from tagmill.audit.baseline import is_baseline
 
-        for folder in self.files.folders(audits.home(self.name)):
-            if folder not in kept and not is_baseline(folder):
-                self.files.remove_folder(f"{audits.home(self.name)}/{folder}")
+        last = self.audits.last_done()
+        of_tags = self.audits.last_done_of(self.pipeline.tags).values()
+        with_all = {audits.folder(self.name, each.audit) for each in (row, last) if each}
+        with_results = {audits.folder(self.name, each.audit) for each in of_tags}
+        for name in self.files.folders(audits.home(self.name)):
+            folder = f"{audits.home(self.name)}/{name}"
+            if folder in with_all or is_baseline(name):
+                continue
+            if folder not in with_results:
+                self.files.remove_folder(folder)
+                continue
+            for staged in self.files.folders(folder):
+                if staged not in RESULTS:
+                    self.files.remove_folder(f"{folder}/{staged}")
 
     def _url(self, name: str) -> str:
         return self.files.url(f"{self.folder}/{name}")

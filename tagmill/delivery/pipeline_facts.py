@@ -32,7 +32,7 @@ UNTOLD: Contents = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class LastAudit:
-    """The last audit that came to its end, with its findings by tag.
+    """An audit that came to its end, with its findings by tag.
 
     Before it read anything, `closed_run` was the newest closed run, and the destination had `contents`.
     """
@@ -71,7 +71,7 @@ class PipelineFacts:
     view_waits: tuple[ViewWait, ...]
     checks: Mapping[str, CheckRow]
     contents: Contents
-    audit: LastAudit | None
+    audits: Mapping[str, LastAudit]
 
     def checked(self, tag: str) -> Proof | None:
         """Return the newest check of a tag as a proof, or None if it was never checked."""
@@ -86,8 +86,9 @@ class PipelineFacts:
         )
 
     def audited(self, tag: str) -> Proof | None:
-        """Return the last audit as a proof for a tag, or None if it did not judge the tag."""
-        return self.audit.proof(tag, self.closed, self.contents) if self.audit else None
+        """Return the last audit of a tag as a proof, or None if the tag was never judged."""
+        audit = self.audits.get(tag)
+        return audit.proof(tag, self.closed, self.contents) if audit else None
 
     def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
         """Return the facts of one tag, by the names that Facts has for them.
@@ -120,7 +121,7 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
     open_run = next((row for row in rows if row.state.is_open), None)
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = workspace.store(Checks).newest()
-    audit = _last_audit(workspace) if pipeline in settings.pipelines else None
+    audits = _last_audits(workspace) if pipeline in settings.pipelines else {}
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
     failures = [Failures(workspace.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
@@ -133,8 +134,8 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
         unended=tuple(each for name in names for each in unended(workspace.cassandra, keyspace, name)),
         view_waits=tuple(_view_waits(workspace)) if pipeline in settings.pipelines else (),
         checks=checks,
-        contents=contents(clickhouse, table) if checks or audit else UNTOLD,
-        audit=audit,
+        contents=contents(clickhouse, table) if checks or audits else UNTOLD,
+        audits=audits,
     )
 
 
@@ -209,15 +210,19 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _last_audit(workspace: Workspace) -> LastAudit | None:
-    """Return the last audit that came to its end, or None if there is none.
+def _last_audits(workspace: Workspace) -> dict[str, LastAudit]:
+    """Return the last audit of each tag that came to its end."""
+    rows = workspace.store(Audits).last_done_of(workspace.pipeline.tags)
+    read = {row.audit: _read_audit(workspace, row) for row in rows.values()}
+    return {tag: read[row.audit] for tag, row in rows.items()}
+
+
+def _read_audit(workspace: Workspace, row: AuditRow) -> LastAudit:
+    """Return an audit with what its report says.
 
     Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
     speaks for all tags, and one that agrees for none.
     """
-    row = workspace.store(Audits).last_done()
-    if row is None:
-        return None
     try:
         report = json.loads(workspace.files.read(f"{folder(workspace.name, row.audit)}/report.json"))
     except (TagmillError, OSError):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -184,6 +185,48 @@ def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
     assert (
         code == 3 and verdict.startswith("differs: audit 2 found ") and "1 missing_in_clickhouse" in verdict
     )
+
+
+def test_audit_of_one_tag_leaves_other_verdicts(case, stack, spark, tmp_path):
+    """Keep what an audit found of a tag until one that judges the tag agrees, and the proof of one that was well."""
+    one = case(tags=["t", "u"])
+    one.journal.both(events("a", range(1, 7), BEGIN, "t") + events("b", range(1, 7), BEGIN, "u"))
+    one.deliver()
+    is_t, kept = f"`{one.name}` WHERE tag = 't'", f"{one.name}_kept"
+    stack.rows(f"CREATE TABLE {kept} ENGINE = Memory AS SELECT * FROM {is_t}")
+    stack.rows(
+        f"ALTER TABLE `{one.name}` DELETE WHERE tag = 't' AND sequence_nr = 2 SETTINGS mutations_sync = 2"
+    )
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM {is_t} AND sequence_nr = 3")
+    assert not audited(one.settings, spark).agrees
+    before = one.say("status")
+    assert (before[0], before[1][0][:23]) == (3, "differs: audit 1 found ")
+    assert audited(one.settings, spark, tags=["u"]).agrees
+    code, (of_t, of_u) = one.say("status")
+    assert (code, of_t) == (3, before[1][0]) and of_u.startswith("exactly once, audited at 20")
+    shown = page(one.file, tmp_path / "airflow")
+    assert (
+        shown.index("Audit 2 of u (")
+        < shown.index("Audit 1 (")
+        < shown.index("does not agree: 1 duplicated_in")
+    )
+    listed = json.loads(tagmill(one.file, "audits", "--json")[1])
+    assert [(row["audit"], row["tags"]) for row in listed] == [(2, "u"), (1, None)]
+
+    stack.rows(f"ALTER TABLE `{one.name}` DELETE WHERE tag = 't' SETTINGS mutations_sync = 2")
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM {kept}")
+    stack.rows(f"DROP TABLE {kept}")
+    assert audited(one.settings, spark, tags=["t"]).agrees
+    code, (of_t, of_u) = one.say("status")
+    assert code == 0 and of_t.startswith("exactly once, audited at 20") and "audited at 20" in of_u
+    folder = Path(one.settings.storage.root) / one.name / "audit"
+    assert sorted(path.name for path in folder.iterdir()) == ["00000002", "00000003"]
+    # Of audit 2 only what status and people read is left, not the rows that were staged.
+    assert sorted(path.name for path in (folder / "00000002").iterdir()) == [
+        "buckets",
+        "findings",
+        "report.json",
+    ]
 
 
 def test_status_rows_too_many_ends_with_3(case, stack):
