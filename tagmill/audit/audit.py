@@ -108,15 +108,26 @@ def message(report: AuditReport) -> str:
     if pending := sum(line.pending for line in report.tags):
         rows += f", {pending} pending (not delivered yet)"
     if report.agrees:
-        counted = ""
+        counted = _proven(report)
         if report.proven_before is not None:
             until = f"{to_datetime(report.proven_before):%Y-%m-%dT%H:%MZ}"
-            counted = f"; what audit {report.proven_by} has proven before {until} has the same counts and write times"
+            counted += f"; what audit {report.proven_by} has proven before {until} has the same counts and write times"
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}{counted}"
     return (
         f"pipeline {report.pipeline}: audit {report.audit} does not agree: "
         f"{audits.in_words(report.findings)} ({rows})"
     )
+
+
+def _proven(report: AuditReport) -> str:
+    """Return what is proven of tags with pending rows; an empty text if there are none."""
+    up_to = [line.up_to for line in report.tags if line.pending]
+    if not up_to:
+        return ""
+    due = [ticks for ticks in up_to if ticks is not None]
+    if len(due) < len(up_to):
+        return "; no row was due of some tags with pending rows: nothing of them is proven"
+    return f"; tags with pending rows are proven up to {to_datetime(min(due)):%Y-%m-%dT%H:%M:%SZ} only"
 
 
 def raise_unless_it_agrees(report: AuditReport, untouched: str = UNCHANGED) -> None:

@@ -34,27 +34,39 @@ UNTOLD: Contents = (-1, 0)
 class LastAudit:
     """An audit that came to its end, with its findings by tag.
 
-    Before it read anything, `closed_run` was the newest closed run, and the destination had `contents`.
+    `up_to`: by tag, the ticks up to which no row was pending; None: no row was due. Before it read anything,
+    `closed_run` was the newest closed run, and the destination had `contents`.
     """
 
     row: AuditRow
     found: Mapping[str, Mapping[str, int]]
+    up_to: Mapping[str, int | None]
     closed_run: int
     contents: Contents
 
     def proof(self, tag: str, closed: RunRow | None, contents: Contents) -> Proof | None:
-        """Return the audit as a proof for a tag, or None if it did not judge the tag.
+        """Return the audit as a proof for a tag, or None if it did not judge the tag, or no row of it was due.
 
         `closed` and `contents` are the newest closed run and the destination's contents by now.
         """
         if self.row.done_at is None or tag not in self.found:
             return None
+        up_to, agrees = self.up_to.get(tag), not self.found[tag]
+        if up_to is None and agrees:
+            return None
         changed = closed is not None and closed.run > self.closed_run
         if UNTOLD not in (contents, self.contents):
             changed = changed or contents != self.contents
         finding = f"audit {self.row.audit} found {in_words(self.found[tag])}"
-        up_to = moment(to_datetime(self.row.until))
-        return Proof("audited", self.row.done_at, not self.found[tag], up_to, finding, changed)
+        until = self.row.until if up_to is None else up_to
+        return Proof(
+            "audited",
+            self.row.done_at,
+            agrees,
+            moment(to_datetime(until)),
+            finding,
+            changed=changed or until != self.row.until,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +239,11 @@ def _read_audit(workspace: Workspace, row: AuditRow) -> LastAudit:
         report = json.loads(workspace.files.read(f"{folder(workspace.name, row.audit)}/report.json"))
     except (TagmillError, OSError):
         found = {} if row.agrees else dict.fromkeys(workspace.pipeline.tags, row.findings)
-        return LastAudit(row, found, 0, UNTOLD)
+        return LastAudit(row, found, {}, 0, UNTOLD)
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
     of_none = Counter[str](dict(row.findings)) - sum(of_tags.values(), Counter[str]())
     by_tag = {tag: +(findings + of_none) for tag, findings in of_tags.items()}
+    # Reports of earlier versions say only how many rows were pending.
+    up_to = {line["tag"]: line.get("up_to") if line["pending"] else row.until for line in report["tags"]}
     rows, checksum = report.get("contents", UNTOLD)
-    return LastAudit(row, by_tag, report.get("closed_run", 0), (rows, checksum))
+    return LastAudit(row, by_tag, up_to, report.get("closed_run", 0), (rows, checksum))
