@@ -1,5 +1,5 @@
 """Reads each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs,
-last audit.
+last audits.
 
 Views are counted only when asked.
 """
@@ -74,9 +74,10 @@ class RunLine:
 
 @dataclass(frozen=True)
 class AuditLine:
-    """The last audit that was completed: when, what it says, and its page."""
+    """The last completed audit of a tag: its tags if these are not all, when it was done, what it says, and its page."""
 
     audit: int
+    tags: tuple[str, ...]
     done_at: datetime | None
     agrees: bool
     verdict: str
@@ -85,7 +86,7 @@ class AuditLine:
 
 @dataclass(frozen=True)
 class PipelineView:
-    """A pipeline with its newest runs; of tag views its tags and its last audit (None: there was none).
+    """A pipeline with its newest runs; of tag views its tags and their last audits, the newest first.
 
     Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`, `verdict` and `level`.
     `problem`: why they can't be read now.
@@ -96,7 +97,7 @@ class PipelineView:
     destination: str
     tags: tuple[TagLine, ...] = ()
     runs: tuple[RunLine, ...] = ()
-    audit: AuditLine | None = None
+    audits: tuple[AuditLine, ...] = ()
     stream: StreamLine | None = None
     partitions: tuple[PartitionStatus, ...] = ()
     verdict: str = ""
@@ -123,9 +124,9 @@ def _of_views(workspace: Workspace, *, count_view: bool) -> PipelineView:
     settings, name = workspace.settings, workspace.name
     view = _without_lines(workspace)
     try:
-        # The newest runs and the audit need no other store than the ledger.
+        # The newest runs and the audits need no other store than the ledger.
         view = replace(view, runs=tuple(_runs(workspace)))
-        view = replace(view, audit=_audit(workspace))
+        view = replace(view, audits=tuple(_audits(workspace)))
         lines = tag_table(settings, name, count_view=count_view, verify=False)
     except Exception as error:
         return _unread(settings, view, error)
@@ -190,14 +191,15 @@ def _runs(workspace: Workspace) -> Iterator[RunLine]:
         )
 
 
-def _audit(workspace: Workspace) -> AuditLine | None:
-    row = workspace.store(Audits).last_done()
-    if row is None:
-        return None
-    return AuditLine(
-        audit=row.audit,
-        done_at=row.done_at,
-        agrees=bool(row.agrees),
-        verdict="agrees" if row.agrees else f"does not agree: {in_words(row.findings)}",
-        page=page_of(workspace.settings, workspace.name, f"audit-{row.audit:08d}"),
-    )
+def _audits(workspace: Workspace) -> Iterator[AuditLine]:
+    """Yield the last audit of each tag, the newest first; one of several tags once."""
+    last = workspace.store(Audits).last_done_of(workspace.pipeline.tags).values()
+    for row in sorted({row.audit: row for row in last}.values(), key=lambda row: -row.audit):
+        yield AuditLine(
+            audit=row.audit,
+            tags=tuple(sorted(row.tags or ())),
+            done_at=row.done_at,
+            agrees=bool(row.agrees),
+            verdict="agrees" if row.agrees else f"does not agree: {in_words(row.findings)}",
+            page=page_of(workspace.settings, workspace.name, f"audit-{row.audit:08d}"),
+        )

@@ -111,12 +111,10 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
 
 def audit_since_due(pipeline: str, context: Context) -> str | None:
     """Return what audits the pipeline instead of a scheduled run that missed its moment: another run of the DAG
-    that waits, or an audit of all tags that began since. None: nothing does.
+    that waits, or audits of all tags that began since. None: nothing does.
     """
     from tagmill.ledger.audits import Audits
     from tagmill.ledger.runs import Ledger
-    from tagmill.runs.audit_reports import audit_report
-    from tagmill.runs.storage import RunFiles
 
     dag_run = context["dag_run"]
     if context["ti"].get_dr_count(dag_run.dag_id, states=["queued", "running"]) > 1:
@@ -124,13 +122,13 @@ def audit_since_due(pipeline: str, context: Context) -> str | None:
     with told_to_airflow():
         settings = connections.load_settings()
         with Ledger(settings.cassandra) as ledger:
-            newest = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).last_done()
-        if newest is None or newest.started_at < dag_run.run_after:
+            audits = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+            tags = set(settings.pipeline(pipeline).tags)
+            last = audits.last_done_of(tags)
+        first = min(last.values(), key=lambda row: row.started_at, default=None)
+        if first is None or first.started_at < dag_run.run_after or tags - last.keys():
             return None
-        report = audit_report(RunFiles(settings.storage.root), pipeline, newest.audit) or {"tags": []}
-        if not {line["tag"] for line in report["tags"]}.issuperset(settings.pipeline(pipeline).tags):
-            return None
-    return f"audit {newest.audit} began since, {newest.started_at.isoformat()}"
+    return f"audit {first.audit} began since, {first.started_at.isoformat()}"
 
 
 def _deletes_by_old_param(context: Context) -> bool:

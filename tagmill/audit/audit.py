@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tagmill.audit.baseline_frames import Proven, Seen
     from tagmill.audit.destination_reader import Stored
     from tagmill.audit.model import AuditReport
+    from tagmill.audit.progress import Delivered
     from tagmill.audit.report import Judged
     from tagmill.audit.staging import Scope
     from tagmill.audit.totals import Totals
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 Result = dict[str, Any]
+# Folders of an audit's results next to its report.
+RESULTS = ("buckets", "findings")
 # What is true of the data after an audit, whatever it found.
 UNCHANGED = "Nothing was changed"
 
@@ -105,15 +108,26 @@ def message(report: AuditReport) -> str:
     if pending := sum(line.pending for line in report.tags):
         rows += f", {pending} pending (not delivered yet)"
     if report.agrees:
-        counted = ""
+        counted = _proven(report)
         if report.proven_before is not None:
             until = f"{to_datetime(report.proven_before):%Y-%m-%dT%H:%MZ}"
-            counted = f"; what audit {report.proven_by} has proven before {until} has the same counts and write times"
+            counted += f"; what audit {report.proven_by} has proven before {until} has the same counts and write times"
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}{counted}"
     return (
         f"pipeline {report.pipeline}: audit {report.audit} does not agree: "
         f"{audits.in_words(report.findings)} ({rows})"
     )
+
+
+def _proven(report: AuditReport) -> str:
+    """Return what is proven of tags with pending rows; an empty text if there are none."""
+    up_to = [line.up_to for line in report.tags if line.pending]
+    if not up_to:
+        return ""
+    due = [ticks for ticks in up_to if ticks is not None]
+    if len(due) < len(up_to):
+        return "; no row was due of some tags with pending rows: nothing of them is proven"
+    return f"; tags with pending rows are proven up to {to_datetime(min(due)):%Y-%m-%dT%H:%M:%SZ} only"
 
 
 def raise_unless_it_agrees(report: AuditReport, untouched: str = UNCHANGED) -> None:
@@ -158,9 +172,9 @@ class _Audit:
         self.deliveries = self._deliveries()
         at_first = contents(self.clickhouse, self.pipeline.destination)
         scope = self._scope(tags)
-        row = self.audits.begin(scope.until)
-        last = self.audits.last_done()
-        self._sweep(keep={row.audit, last.audit if last else 0})
+        is_whole = set(tags) == set(self.pipeline.tags)
+        row = self.audits.begin(scope.until, None if is_whole else tags)
+        self._sweep(row)
         self.folder = audits.folder(self.name, row.audit)
         checkpoints.reached("audit.begun")
         judged, seen, scope = self._judged_since(scope) or self._judged(scope)
@@ -183,7 +197,7 @@ class _Audit:
         self._keep_proven(judged, seen, scope, made)
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
-        self._sweep(keep={row.audit})
+        self._sweep(row)
         return made
 
     # -- what is judged
@@ -282,6 +296,7 @@ class _Audit:
     def _since(self, proven: Proven, scope: Scope) -> tuple[Judged, Seen, Scope]:
         from tagmill.audit import row_comparison
         from tagmill.audit.baseline_frames import Seen
+        from tagmill.audit.progress import Delivered
         from tagmill.audit.report import Judged, event_facts
         from tagmill.audit.since import Read, Since
 
@@ -301,8 +316,15 @@ class _Audit:
         sums = since.check_stored(stored.sums(), scope)
         self.tell("comparing")
         read = Read(events, view, deleted)
-        ids = stored.ids("ids", since=proven.document.before)
-        lines = since.judge(read, progress, ids, sums, cleaned_of, since.scope(scope))
+        ids = stored.ids("ids", since=since.before)
+        lines = since.judge(
+            read,
+            Delivered(progress, ids),
+            lambda: self._delivered_again(scope, since.before),
+            sums,
+            cleaned_of,
+            since.scope(scope),
+        )
         lines_then = since.lines_then(taken)
         kept = {
             "partitions": partitions,
@@ -365,11 +387,19 @@ class _Audit:
 
         return Totals.written(events, view, scope, baseline.border(scope), self._url("totals"))
 
-    def _progress(self, scope: Scope) -> DataFrame:
+    def _progress(self, scope: Scope, name: str = "progress") -> DataFrame:
         from tagmill.audit import staging
 
-        folder = f"{self.folder}/progress"
+        folder = f"{self.folder}/{name}"
         return staging.stage_progress(self.spark, self.ledger.cassandra, scope, self.files, folder)
+
+    def _delivered_again(self, scope: Scope, since: int | None = None) -> Delivered:
+        """Read progress and then ClickHouse's ids again, as they were read first."""
+        from tagmill.audit.progress import Delivered
+
+        self.tell("looking again whether progress is what was delivered")
+        progress = self._progress(scope, "progress-again")
+        return Delivered(progress, self._stored(scope).ids("ids-again", since=since))
 
     def _cleaned(self, scope: Scope) -> CleanedOf:
         from tagmill.audit import staging
@@ -383,7 +413,7 @@ class _Audit:
         from pyspark.sql import functions as F
 
         from tagmill.audit import baseline_frames, bucket_sums, numbers, row_comparison, staging
-        from tagmill.audit.progress import progress_findings
+        from tagmill.audit.progress import Delivered, confirmed, progress_findings
         from tagmill.audit.report import Judged, event_facts
 
         progress = self._progress(scope)
@@ -440,7 +470,15 @@ class _Audit:
             in_doubt.append(numbers.unproven(totals.numbers, numbers.tagged_events(events, scope)))
         elif self._is_any("totals/numbers", "is_open"):
             in_doubt.append(totals.numbers.where("is_open").select("persistence_id"))
-        lagging = progress_findings(progress, ids, totals.numbers, by_rows, expires=scope.expired > 0)
+        lagging = confirmed(
+            Delivered(progress, ids),
+            lambda progress, ids: progress_findings(
+                progress, ids, totals.numbers, by_rows, expires=scope.expired > 0
+            ),
+            lambda: self._delivered_again(scope),
+            self.files,
+            self.folder,
+        )
         findings = _all([by_rows, of_journal, lagging])
         doubtful = self._doubtful(in_doubt, of_journal)
         if doubtful is not None:
@@ -578,34 +616,41 @@ class _Audit:
 
     def _finish(self, row: AuditRow, made: AuditReport) -> None:
         self.audits.finish(
-            AuditRow(
-                row.pipeline,
-                row.audit,
-                AuditState.DONE,
-                row.started_at,
-                made.done_at,
-                row.until,
-                made.agrees,
-                made.journal,
-                made.view,
-                made.clickhouse,
-                {kind.value: count for kind, count in made.findings.items()},
-                made.docs,
+            replace(
+                row,
+                state=AuditState.DONE,
+                done_at=made.done_at,
+                agrees=made.agrees,
+                journal_rows=made.journal,
+                view_rows=made.view,
+                clickhouse_rows=made.clickhouse,
+                findings={kind.value: count for kind, count in made.findings.items()},
+                docs=made.docs,
             )
         )
 
-    def _sweep(self, keep: set[int]) -> None:
-        """Remove the files of audits not in `keep`: killed ones, and those before the last finished one,
-        which a repair reads.
+    def _sweep(self, row: AuditRow) -> None:
+        """Remove files of other audits than this one and the last one that is DONE, which a repair reads.
 
-        Files of later audits stay: one may have been done while this one slept.
+        Of the last audit of a tag, which `status` repeats, the results are kept. Files of later audits stay: one may
+        have been done while this one slept.
         """
-        kept, newest = {f"{number:08d}" for number in keep}, f"{max(keep):08d}"
         from tagmill.audit.baseline import is_baseline
 
-        for folder in self.files.folders(audits.home(self.name)):
-            if folder < newest and folder not in kept and not is_baseline(folder):
-                self.files.remove_folder(f"{audits.home(self.name)}/{folder}")
+        last = self.audits.last_done()
+        of_tags = self.audits.last_done_of(self.pipeline.tags).values()
+        with_all = {audits.folder(self.name, each.audit) for each in (row, last) if each}
+        with_results = {audits.folder(self.name, each.audit) for each in of_tags}
+        for name in self.files.folders(audits.home(self.name)):
+            folder = f"{audits.home(self.name)}/{name}"
+            if folder in with_all or is_baseline(name) or name > f"{row.audit:08d}":
+                continue
+            if folder not in with_results:
+                self.files.remove_folder(folder)
+                continue
+            for staged in self.files.folders(folder):
+                if staged not in RESULTS:
+                    self.files.remove_folder(f"{folder}/{staged}")
 
     def _url(self, name: str) -> str:
         return self.files.url(f"{self.folder}/{name}")

@@ -109,6 +109,12 @@ class Line(Document):
         return not any(self.findings.values())
 
 
+class TagLine(Line):
+    """The line of a tag. Of one with pending rows, `up_to`: none is up to it (ticks); None: no row was due."""
+
+    up_to: int | None = None
+
+
 class BucketLine(Line):
     """The line of one timebucket of a tag."""
 
@@ -131,7 +137,7 @@ class AuditReport(Document):
     done_at: datetime
     until: int
     agrees: bool
-    tags: list[Line]
+    tags: list[TagLine]
     buckets: list[BucketLine]
     findings: dict[Kind, int]
     named: list[Finding]

@@ -1,11 +1,42 @@
 """Compare the ledger's progress with what was delivered."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.audit.model import Kind
 from tagmill.audit.row_comparison import finding
 from tagmill.audit.totals import KEY
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.materialize import materialize
+
+
+class Delivered(NamedTuple):
+    """The ledger's progress (staging.PROGRESS), and then what ClickHouse has (destination_reader.IDS)."""
+
+    progress: DataFrame
+    clickhouse: DataFrame
+
+
+def confirmed(
+    first: Delivered,
+    judge: Callable[[DataFrame, DataFrame], DataFrame],
+    read_again: Callable[[], Delivered],
+    files: RunFiles,
+    folder: str,
+) -> DataFrame:
+    """Return the findings of `judge` that both have, what was read first and what is read again.
+
+    A run may have delivered between the two readings of the first, or have had a batch's rows away. Only the
+    persistence ids found first count, with what is said of them the second time. Files go below `folder`.
+    """
+    found = materialize(judge(*first), files.url(f"{folder}/lagging"))
+    if not files.has_rows(f"{folder}/lagging"):
+        return found
+    again = judge(*read_again())
+    return materialize(again.join(found.select(*KEY), KEY, "left_semi"), files.url(f"{folder}/lagging-again"))
 
 
 def progress_findings(

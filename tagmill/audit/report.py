@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tagmill.audit.baseline_frames import FIGURES, Proven
-from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
+from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, TagLine
 from tagmill.audit.staging import GONE, Scope
 from tagmill.audit.totals import MOST_TAGS, Totals
 from tagmill.cassandra.bulk_writer import Target, write_rows
@@ -102,9 +102,10 @@ def made(
     tags = []
     for tag in scope.tags:
         figures = {name: of_tags[tag][name] if tag in of_tags else 0 for name in FIGURES}
-        tags.append(
-            Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag))
-        )
+        found = _by_kind(line for line in counts if line["tag"] == tag)
+        is_any_due = scope.due[tag] >= scope.start[tag]
+        up_to = scope.due[tag] if figures["pending"] and is_any_due else None
+        tags.append(TagLine(tag=tag, **figures, findings=found, up_to=up_to))
     differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS)
     total = _by_kind(counts)
     done_at = now.replace(microsecond=0)

@@ -5,6 +5,7 @@ It proves that all agree, or leaves the whole to an audit that reads everything:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tagmill.audit import bucket_sums, row_comparison, staging, totals
 from tagmill.audit.baseline_frames import FIGURES, FRAMES, Proven
-from tagmill.audit.progress import progress_findings
+from tagmill.audit.progress import Delivered, confirmed, progress_findings
 from tagmill.audit.staging import ID, WRITTEN, Scope
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.journal.flaws import Reason
@@ -239,15 +240,15 @@ class Since:
     def judge(
         self,
         read: Read,
-        progress: DataFrame,
-        ids: DataFrame,
+        delivered: Delivered,
+        read_again: Callable[[], Delivered],
         sums: DataFrame,
         cleaned_of: CleanedOf,
         scope: Scope,
     ) -> DataFrame:
         """Return the lines (bucket_sums.bucket_sums) of what came since.
 
-        In: `ids` (destination_reader.IDS) of the rows since; `sums`: what check_stored returned.
+        In: `delivered`: of ClickHouse only rows since; `read_again` reads both again; `sums`: what check_stored returned.
         """
         events, view, deleted = read
         self._none(view.where("broken"), "the time of a row of the view can't be read")
@@ -258,17 +259,30 @@ class Since:
         self._none(lines.where("differs"), "sums of a bucket differ")
         self.check_numbers(view, scope)
         then = self.proven.frames["numbers"]
-        both = then.drop("number").withColumn("last_due", F.col("last")).unionByName(ids.drop("first"))
-        in_all = both.groupBy("tag", ID).agg(
-            *(F.sum(name).alias(name) for name in ("rows", "numbers", "events")),
-            *(F.max(name).alias(name) for name in ("last", "last_due")),
-        )
         numbered = view.select("tag", ID, "number").unionByName(then.select("tag", ID, "number"))
         none = row_comparison.no_findings(self.spark)
-        lagging = progress_findings(progress, in_all, numbered, none, expires=scope.expired > 0)
-        self._none(lagging, "progress is not what was delivered")
+
+        def lagging(progress: DataFrame, ids: DataFrame) -> DataFrame:
+            return progress_findings(
+                progress, self._ids_in_all(ids), numbered, none, expires=scope.expired > 0
+            )
+
         self._settle()
+        if confirmed(delivered, lagging, read_again, self.files, self.folder).take(1):
+            raise Doubt("progress is not what was delivered")
         return lines
+
+    def _ids_in_all(self, ids: DataFrame) -> DataFrame:
+        """Return ClickHouse's ids (destination_reader.IDS, without `first`) of all rows; `ids` are those of the rows since."""
+        then = self.proven.frames["numbers"].drop("number").withColumn("last_due", F.col("last"))
+        return (
+            then.unionByName(ids.drop("first"))
+            .groupBy("tag", ID)
+            .agg(
+                *(F.sum(name).alias(name) for name in ("rows", "numbers", "events")),
+                *(F.max(name).alias(name) for name in ("last", "last_due")),
+            )
+        )
 
     def lines_then(self, taken: DataFrame) -> DataFrame:
         """Return the lines of the buckets that the baseline covers, with what was `taken` since as stage_view returns it."""

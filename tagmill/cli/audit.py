@@ -196,6 +196,7 @@ def audits(
             {
                 "pipeline": name,
                 "audit": row.audit,
+                "tags": None if row.tags is None else ", ".join(sorted(row.tags)),
                 "state": row.state.value,
                 "agrees": row.agrees,
                 "journal": row.journal_rows,
@@ -212,6 +213,7 @@ def audits(
     columns = (
         "pipeline",
         "audit",
+        "tags",
         "state",
         "agrees",
         "journal",

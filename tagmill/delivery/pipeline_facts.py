@@ -32,29 +32,41 @@ UNTOLD: Contents = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class LastAudit:
-    """The last audit that came to its end, with its findings by tag.
+    """An audit that came to its end, with its findings by tag.
 
-    Before it read anything, `closed_run` was the newest closed run, and the destination had `contents`.
+    `up_to`: by tag, the ticks up to which no row was pending; None: no row was due. Before it read anything,
+    `closed_run` was the newest closed run, and the destination had `contents`.
     """
 
     row: AuditRow
     found: Mapping[str, Mapping[str, int]]
+    up_to: Mapping[str, int | None]
     closed_run: int
     contents: Contents
 
     def proof(self, tag: str, closed: RunRow | None, contents: Contents) -> Proof | None:
-        """Return the audit as a proof for a tag, or None if it did not judge the tag.
+        """Return the audit as a proof for a tag, or None if it did not judge the tag, or no row of it was due.
 
         `closed` and `contents` are the newest closed run and the destination's contents by now.
         """
         if self.row.done_at is None or tag not in self.found:
             return None
+        up_to, agrees = self.up_to.get(tag), not self.found[tag]
+        if up_to is None and agrees:
+            return None
         changed = closed is not None and closed.run > self.closed_run
         if UNTOLD not in (contents, self.contents):
             changed = changed or contents != self.contents
         finding = f"audit {self.row.audit} found {in_words(self.found[tag])}"
-        up_to = moment(to_datetime(self.row.until))
-        return Proof("audited", self.row.done_at, not self.found[tag], up_to, finding, changed)
+        until = self.row.until if up_to is None else up_to
+        return Proof(
+            "audited",
+            self.row.done_at,
+            agrees,
+            moment(to_datetime(until)),
+            finding,
+            changed=changed or until != self.row.until,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class PipelineFacts:
     view_waits: tuple[ViewWait, ...]
     checks: Mapping[str, CheckRow]
     contents: Contents
-    audit: LastAudit | None
+    audits: Mapping[str, LastAudit]
 
     def checked(self, tag: str) -> Proof | None:
         """Return the newest check of a tag as a proof, or None if it was never checked."""
@@ -86,8 +98,9 @@ class PipelineFacts:
         )
 
     def audited(self, tag: str) -> Proof | None:
-        """Return the last audit as a proof for a tag, or None if it did not judge the tag."""
-        return self.audit.proof(tag, self.closed, self.contents) if self.audit else None
+        """Return the last audit of a tag as a proof, or None if the tag was never judged."""
+        audit = self.audits.get(tag)
+        return audit.proof(tag, self.closed, self.contents) if audit else None
 
     def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
         """Return the facts of one tag, by the names that Facts has for them.
@@ -120,7 +133,7 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
     open_run = next((row for row in rows if row.state.is_open), None)
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = workspace.store(Checks).newest()
-    audit = _last_audit(workspace) if pipeline in settings.pipelines else None
+    audits = _last_audits(workspace) if pipeline in settings.pipelines else {}
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
     failures = [Failures(workspace.cassandra, keyspace, name).current() for name in names]
     return PipelineFacts(
@@ -133,8 +146,8 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
         unended=tuple(each for name in names for each in unended(workspace.cassandra, keyspace, name)),
         view_waits=tuple(_view_waits(workspace)) if pipeline in settings.pipelines else (),
         checks=checks,
-        contents=contents(clickhouse, table) if checks or audit else UNTOLD,
-        audit=audit,
+        contents=contents(clickhouse, table) if checks or audits else UNTOLD,
+        audits=audits,
     )
 
 
@@ -209,21 +222,27 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _last_audit(workspace: Workspace) -> LastAudit | None:
-    """Return the last audit that came to its end, or None if there is none.
+def _last_audits(workspace: Workspace) -> dict[str, LastAudit]:
+    """Return the last audit of each tag that came to its end."""
+    rows = workspace.store(Audits).last_done_of(workspace.pipeline.tags)
+    read = {row.audit: _read_audit(workspace, row) for row in rows.values()}
+    return {tag: read[row.audit] for tag, row in rows.items()}
+
+
+def _read_audit(workspace: Workspace, row: AuditRow) -> LastAudit:
+    """Return an audit with what its report says.
 
     Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees
     speaks for all tags, and one that agrees for none.
     """
-    row = workspace.store(Audits).last_done()
-    if row is None:
-        return None
     report = audit_report(workspace.files, workspace.name, row.audit)
     if report is None:
         found = {} if row.agrees else dict.fromkeys(workspace.pipeline.tags, row.findings)
-        return LastAudit(row, found, 0, UNTOLD)
+        return LastAudit(row, found, {}, 0, UNTOLD)
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
     of_none = Counter[str](dict(row.findings)) - sum(of_tags.values(), Counter[str]())
     by_tag = {tag: +(findings + of_none) for tag, findings in of_tags.items()}
+    # Reports of earlier versions say only how many rows were pending.
+    up_to = {line["tag"]: line.get("up_to") if line["pending"] else row.until for line in report["tags"]}
     rows, checksum = report.get("contents", UNTOLD)
-    return LastAudit(row, by_tag, report.get("closed_run", 0), (rows, checksum))
+    return LastAudit(row, by_tag, up_to, report.get("closed_run", 0), (rows, checksum))

@@ -15,7 +15,7 @@ from tagmill.cassandra.client import Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
 
 SERIAL = ConsistencyLevel.SERIAL
-TABLES = ("audits", "audited_buckets", "cleaned_buckets", "deleted_ids")
+TABLES = ("audits", "audit_tags", "audited_buckets", "cleaned_buckets", "deleted_ids")
 
 
 class AuditState(StrEnum):
@@ -27,7 +27,10 @@ class AuditState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """An audit as the ledger has it; the figures are None until it is DONE."""
+    """An audit as the ledger has it; the figures are None until it is DONE.
+
+    `tags`: the tags that it judges; None: all that its pipeline had.
+    """
 
     pipeline: str
     audit: int
@@ -41,9 +44,11 @@ class AuditRow:
     clickhouse_rows: int | None
     findings: Mapping[str, int]
     docs: str | None
+    tags: frozenset[str] | None = None
 
 
-FIELDS = ", ".join(AuditRow.__dataclass_fields__)
+# Columns of the table audits.
+FIELDS = ", ".join(name for name in AuditRow.__dataclass_fields__ if name != "tags")
 
 
 class Audits:
@@ -53,10 +58,11 @@ class Audits:
         self.cassandra = cassandra
         self.pipeline = pipeline
         self.table = f"{identifiers.cql(ledger_keyspace)}.audits"
+        self.tags_table = f"{identifiers.cql(ledger_keyspace)}.audit_tags"
         needs_tables(cassandra, ledger_keyspace, TABLES)
 
-    def begin(self, until: int) -> AuditRow:
-        """Write a new audit, RUNNING, under the next free number, and return its row."""
+    def begin(self, until: int, tags: Iterable[str] | None = None) -> AuditRow:
+        """Write a new audit, RUNNING, of these tags or of all, under the next free number, and return its row."""
         newest = self.newest(1)
         number = newest[0].audit + 1 if newest else 1
         started = self.cassandra.now().replace(microsecond=0)
@@ -71,8 +77,28 @@ class Audits:
             landed=lambda: False,
         ):
             number += 1  # Another process has the number, or we have it and the answer was lost. Numbers don't run out.
+        judged = None if tags is None else frozenset(tags)
+        if judged is not None:
+            self.cassandra.execute(
+                f"INSERT INTO {self.tags_table} (pipeline, audit, tags) VALUES (?, ?, ?)",
+                self.pipeline,
+                number,
+                judged,
+            )
         return AuditRow(
-            self.pipeline, number, AuditState.RUNNING, started, None, until, None, None, None, None, {}, None
+            self.pipeline,
+            number,
+            AuditState.RUNNING,
+            started,
+            None,
+            until,
+            None,
+            None,
+            None,
+            None,
+            {},
+            None,
+            judged,
         )
 
     def finish(self, row: AuditRow) -> None:
@@ -106,7 +132,8 @@ class Audits:
             limit,
             consistency=SERIAL,
         )
-        return [_row(row._asdict()) for row in rows]
+        tags = self._tags()
+        return [_row(row._asdict(), tags) for row in rows]
 
     def words_written(self, view: str, tags: Iterable[str]) -> Iterator[tuple[int, int]]:
         """Yield for each audited partition of a view (by its key) the number of the audit that judged it, and
@@ -130,15 +157,40 @@ class Audits:
             row.state.value,
             landed=lambda: True,
         )
+        self.cassandra.execute(
+            f"DELETE FROM {self.tags_table} WHERE pipeline = ? AND audit = ?", row.pipeline, row.audit
+        )
 
     def last_done(self) -> AuditRow | None:
-        """Return the newest audit that is DONE; None: none is."""
+        """Return the newest audit that is DONE, of whatever tags; None: none is."""
+        return next(self._done(), None)
+
+    def last_done_of(self, tags: Iterable[str]) -> dict[str, AuditRow]:
+        """Return the newest audit of each tag that is DONE; a tag that none has judged is left out."""
+        left, found = set(tags), dict[str, AuditRow]()
+        for row in self._done() if left else ():
+            judged = left if row.tags is None else left & row.tags
+            found |= dict.fromkeys(judged, row)
+            left = left - judged
+            if not left:
+                break
+        return found
+
+    def _done(self) -> Iterator[AuditRow]:
+        """Yield the audits that are DONE, the newest first."""
+        tags = self._tags()
         for row in self.cassandra.stream(
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20
         ):
             if row.state == AuditState.DONE.value:
-                return _row(row._asdict())
-        return None
+                yield _row(row._asdict(), tags)
+
+    def _tags(self) -> dict[int, frozenset[str]]:
+        """Return the tags of the audits that are of some tags only, by their numbers."""
+        rows = self.cassandra.execute(
+            f"SELECT audit, tags FROM {self.tags_table} WHERE pipeline = ?", self.pipeline
+        )
+        return {row.audit: frozenset(row.tags) for row in rows}
 
 
 def folder(pipeline: str, audit: int) -> str:
@@ -156,7 +208,7 @@ def in_words(findings: Mapping[Any, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in findings.items())
 
 
-def _row(columns: dict[str, Any]) -> AuditRow:
+def _row(columns: dict[str, Any], tags: Mapping[int, frozenset[str]]) -> AuditRow:
     moments = {name: utc(columns[name]) for name in ("started_at", "done_at")}
     return AuditRow(
         **{
@@ -164,5 +216,6 @@ def _row(columns: dict[str, Any]) -> AuditRow:
             **moments,
             "state": AuditState(columns["state"]),
             "findings": dict(columns["findings"] or {}),
+            "tags": tags.get(columns["audit"]),
         }
     )

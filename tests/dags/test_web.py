@@ -119,13 +119,13 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     run = overview.RunLine(
         7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html"
     )
-    audit = overview.AuditLine(3, now, False, HOSTILE, "docs/orders/audit-00000003/index.html")
-    view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,), audit)
+    audit = overview.AuditLine(3, (HOSTILE,), now, False, HOSTILE, "docs/orders/audit-00000003/index.html")
+    view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,), (audit,))
     monkeypatch.setattr(web, "overview", lambda settings, count_view: [view])
     answer = user.get("/")
     assert answer.status_code == 200
     assert "<script>" not in answer.text
-    assert answer.text.count("&lt;script&gt;") == 6
+    assert answer.text.count("&lt;script&gt;") == 7
     assert '<td class="number">4321</td>' in answer.text
     assert 'href="docs/orders/run-00000007/index.html"' in answer.text
     assert 'href="docs/orders/audit-00000003/index.html"' in answer.text
@@ -240,7 +240,7 @@ def test_error_of_pipeline_leaves_the_others(user, monkeypatch):
 
     monkeypatch.setattr(overview, "Ledger", nullcontext)
     monkeypatch.setattr(overview, "_runs", runs)
-    monkeypatch.setattr(overview, "_audit", lambda *_: None)
+    monkeypatch.setattr(overview, "_audits", lambda *_: ())
     monkeypatch.setattr(overview, "tag_table", lambda *_, **__: [])
     monkeypatch.setattr(overview, "topic_line", failing(KeyError("rows")))
     monkeypatch.setattr(status, "replication_line", failing(OSError("the socket was closed")))

@@ -14,6 +14,7 @@ import pytest
 
 from tagmill.audit import baseline
 from tagmill.audit.audit import message
+from tagmill.audit.destination_reader import Stored
 from tagmill.audit.model import AuditReport
 from tagmill.config.settings import Settings
 from tagmill.ledger import schema
@@ -256,6 +257,50 @@ def test_progress_ahead_is_found(proven):
         "AND persistence_id = 'id-4'"
     )
     assert case.kinds() == {"progress_differs": 1}
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["from a baseline", "everything"])
+def test_audit_beside_ended_hold_agrees(full: bool, proven: Any) -> None:
+    """A run ends a hold after progress was read: what it delivers is not more than progress says."""
+    case = proven()
+    rows = recent("held", *range(1, 8))
+    late = rows.pop(3)
+    case.come(*rows)
+
+    def tell(step: str) -> None:
+        if step.startswith("reading the journal"):
+            case.journal.both([late])
+            (closed,) = deliver(case.settings, only(case.settings), case.spark)
+            assert closed["rows"] == 4
+
+    report = case.audit(full=full, tell=tell)
+    assert report.findings == {} and report.proven_by == (0 if full else 1)
+    assert report.clickhouse == DAYS * IDS * EACH + 7
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["from a baseline", "everything"])
+def test_audit_beside_resend_agrees(full: bool, proven: Any, stack: Any, monkeypatch: Any) -> None:
+    """Rows of a batch that is sent again are away while ClickHouse's ids are read, and back soon after."""
+    case = proven()
+    case.come(*recent("new", 1, 2, 3))
+    table, sent, is_new = only(case.settings), f"{only(case.settings)}_sent", "persistence_id = 'new'"
+    stack.rows(f"CREATE TABLE {sent} ENGINE = Memory AS SELECT * FROM {table} WHERE {is_new}")
+    read, names = Stored.ids, list[str]()
+
+    def ids(self: Stored, name: str, since: int | None = None) -> Any:
+        if not names:
+            stack.rows(f"ALTER TABLE {table} DELETE WHERE {is_new} SETTINGS mutations_sync = 2")
+        found = read(self, name, since)
+        if not names:
+            stack.rows(f"INSERT INTO {table} SELECT * FROM {sent}")
+        names.append(name)
+        return found
+
+    monkeypatch.setattr(Stored, "ids", ids)
+    report = case.audit(full=full)
+    stack.rows(f"DROP TABLE {sent}")
+    assert report.findings == {} and report.proven_by == (0 if full else 1)
+    assert names[:2] == ["ids", "ids-again"]
 
 
 def test_deleted_events_are_no_doubt(proven):

@@ -650,12 +650,17 @@ def test_retention_keeps_newest_run_and_new_batches(three_runs):
         assert ledger.free_number(pipeline.name) == 4
 
 
-def test_retention_keeps_newest_and_newest_done_audit(view):
-    """Remove audits past retention, but keep the newest and the newest that is done; remove old slices of
-    rekeyings, and old reports that pipelines share.
+def test_retention_keeps_each_tags_newest_done_audit(view):
+    """Remove audits past retention, but keep the newest and the newest of each tag that is done; remove old slices
+    of rekeyings, and old reports that pipelines share.
     """
     root = Path(view.settings.storage.root) / view.name
-    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; audit 3 is the newest that is done
+    moments = {
+        1: 60,
+        2: 50,
+        3: 45,
+        4: 40,
+    }  # days ago; audit 3 is the newest of u that is done, audit 2 that of t
     with Ledger(view.settings.cassandra) as ledger:
         for number, days in moments.items():
             at = datetime.now(UTC) - timedelta(days=days)
@@ -669,6 +674,9 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
             )
             for page in (root / "audit" / f"{number:08d}", root / "docs" / f"audit-{number:08d}"):
                 page.mkdir(parents=True)
+        ledger.cassandra.execute(
+            "INSERT INTO tagmill_test.audit_tags (pipeline, audit, tags) VALUES (?, 3, {'u'})", view.name
+        )
         reports = root.parent / "all" / "reports"
         reports.mkdir(parents=True)
         for name, days in (("old", 40), ("young", 20)):
@@ -678,13 +686,19 @@ def test_retention_keeps_newest_and_newest_done_audit(view):
                 file.touch()
                 os.utime(file, (moment, moment))
         settled = with_keys(view.settings, view.name, older_than_days=None)
-        assert cleaned(settled, delete=False)["audits"] == 2
-        assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
-        assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
+        assert cleaned(settled, delete=False)["audits"] == 1
+        assert cleaned(settled)["audits"] == 1 and cleaned(settled)["audits"] == 0
+        rows = Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)
+        assert [(row.audit, row.tags) for row in rows] == [(4, None), (3, {"u"}), (2, None)]
     for place in (reports, root / "rekey"):
         assert [file.name for file in place.iterdir()] == ["young"]
-    assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
+    assert sorted(folder.name for folder in (root / "audit").iterdir()) == [
+        "00000002",
+        "00000003",
+        "00000004",
+    ]
     assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == [
+        "audit-00000002",
         "audit-00000003",
         "audit-00000004",
     ]

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from tagmill.audit.audit import message
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.topics import destination_table
+from tagmill.domain.timeuuid import ticks, to_datetime
 from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.ledger import schema
 from tests.conftest import toml_value
@@ -184,6 +187,93 @@ def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
     assert (
         code == 3 and verdict.startswith("differs: audit 2 found ") and "1 missing_in_clickhouse" in verdict
     )
+
+
+def test_audit_with_pending_rows_proves_less(case, spark):
+    """A row that came late, or after the last run, is pending: a proof ends in front of it, also when it is delivered."""
+    one = case(look_back_seconds=3600, long_look_back_seconds=3600)
+    now = datetime.now(UTC) - timedelta(minutes=2)
+    one.journal.both([event("a", number, now + number * timedelta(seconds=1)) for number in (1, 2, 3)])
+    one.deliver()
+    late = event("b", 1, now + timedelta(milliseconds=1500))
+    one.journal.both([late])
+    report = audited(one.settings, spark)
+    (of_t,) = report.tags
+    assert report.agrees and of_t.pending == 1 and of_t.up_to < ticks(late["timestamp"])
+    day, at = f"{to_datetime(of_t.up_to):%Y-%m-%d %H:%M:%S}".split()
+    assert message(report).endswith(f"; tags with pending rows are proven up to {day}T{at}Z only")
+    assert f"<td>{day}T{at}" in Path(report.docs).read_text()
+    code, (verdict,) = one.say("status")
+    assert code == 0 and verdict.startswith("counts agree; exactly once when audited at 20")
+    assert verdict.endswith(f", up to {day} {at}")
+    one.deliver()
+    assert one.say("status") == (0, [verdict])
+
+    file = Path(one.settings.storage.root) / report.folder / "report.json"
+    of_before = json.loads(file.read_text())  # as earlier versions wrote it
+    del of_before["tags"][0]["up_to"]
+    file.write_text(json.dumps(of_before))
+    assert one.say("status") == (0, ["counts agree"])
+
+
+def test_audit_before_lagging_run_proves_less(case, spark):
+    """Rows behind the watermark wait for a run: once it has delivered them, the audit's proof still ends there."""
+    one = case()
+    one.journal.both(events("a", range(1, 4), BEGIN, "t"))
+    one.deliver()
+    waiting = [event("a", number, datetime.now(UTC)) for number in (4, 5)]
+    one.journal.both(waiting)
+    report = audited(one.settings, spark)
+    (of_t,) = report.tags
+    assert report.agrees and of_t.pending == 2
+    assert ticks(waiting[0]["timestamp"]) > of_t.up_to > ticks(event("a", 3, BEGIN)["timestamp"])
+    one.deliver()
+    code, (verdict,) = one.say("status")
+    up_to = f"{to_datetime(of_t.up_to):%Y-%m-%d %H:%M:%S}"
+    assert code == 0 and verdict.startswith("counts agree; exactly once when audited at 20")
+    assert verdict.endswith(f", up to {up_to}")
+
+
+def test_audit_of_one_tag_leaves_other_verdicts(case, stack, spark, tmp_path):
+    """Keep what an audit found of a tag until one that judges the tag agrees, and the proof of one that was well."""
+    one = case(tags=["t", "u"])
+    one.journal.both(events("a", range(1, 7), BEGIN, "t") + events("b", range(1, 7), BEGIN, "u"))
+    one.deliver()
+    is_t, kept = f"`{one.name}` WHERE tag = 't'", f"{one.name}_kept"
+    stack.rows(f"CREATE TABLE {kept} ENGINE = Memory AS SELECT * FROM {is_t}")
+    stack.rows(
+        f"ALTER TABLE `{one.name}` DELETE WHERE tag = 't' AND sequence_nr = 2 SETTINGS mutations_sync = 2"
+    )
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM {is_t} AND sequence_nr = 3")
+    assert not audited(one.settings, spark).agrees
+    before = one.say("status")
+    assert (before[0], before[1][0][:23]) == (3, "differs: audit 1 found ")
+    assert audited(one.settings, spark, tags=["u"]).agrees
+    code, (of_t, of_u) = one.say("status")
+    assert (code, of_t) == (3, before[1][0]) and of_u.startswith("exactly once, audited at 20")
+    shown = page(one.file, tmp_path / "airflow")
+    assert (
+        shown.index("Audit 2 of u (")
+        < shown.index("Audit 1 (")
+        < shown.index("does not agree: 1 duplicated_in")
+    )
+    listed = json.loads(tagmill(one.file, "audits", "--json")[1])
+    assert [(row["audit"], row["tags"]) for row in listed] == [(2, "u"), (1, None)]
+
+    stack.rows(f"ALTER TABLE `{one.name}` DELETE WHERE tag = 't' SETTINGS mutations_sync = 2")
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM {kept}")
+    stack.rows(f"DROP TABLE {kept}")
+    assert audited(one.settings, spark, tags=["t"]).agrees
+    code, (of_t, of_u) = one.say("status")
+    assert code == 0 and of_t.startswith("exactly once, audited at 20") and "audited at 20" in of_u
+    folder = Path(one.settings.storage.root) / one.name / "audit"
+    assert sorted(path.name for path in folder.iterdir()) == ["00000002", "00000003"]
+    # Of audit 2 only what status and people read is left, not the rows that were staged.
+    assert sorted(path.name for path in (folder / "00000002").iterdir()) == [
+        "buckets",
+        "findings",
+        "report.json",
+    ]
 
 
 def test_status_rows_too_many_ends_with_3(case, stack):

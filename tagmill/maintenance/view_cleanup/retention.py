@@ -70,6 +70,8 @@ class Retention:
         self.retired = workspace.store(Retired)
         self.times = workspace.store(BatchTimes)
         self.audits = workspace.store(Audits)
+        views = workspace.settings.pipelines
+        self.tags = views[self.name].tags if self.name in views else []
         self.last_run = self.ledger.last_run(self.name)
 
     def run(self, *, delete: bool) -> Removed:
@@ -167,9 +169,9 @@ class Retention:
     # -- audits
 
     def _old_audits(self) -> list[AuditRow]:
-        """Return the audits past retention, except the newest one and the newest one that is done."""
-        newest, done = self.audits.newest(1), self.audits.last_done()
-        kept = {row.audit for row in (*newest, done) if row}
+        """Return the audits past retention, except the newest one and the newest one of each tag that is done."""
+        done = self.audits.last_done_of(self.tags).values()
+        kept = {row.audit for row in (*self.audits.newest(1), *done)}
         return [
             row
             for row in self.audits.newest(AUDITS_AT_ONCE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tagmill.audit import pages
-from tagmill.audit.model import FINDING_SCHEMA, AuditReport, BucketLine, Finding, Kind, Line
+from tagmill.audit.model import FINDING_SCHEMA, AuditReport, BucketLine, Finding, Kind, TagLine
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import BucketSize
 
@@ -39,7 +39,7 @@ def report(findings: dict[Kind, int], named: list[Finding], warnings: list[str])
         done_at=NOW,
         until=BUCKET * 10_000,
         agrees=not findings,
-        tags=[Line(tag="order", **figures, findings={}), Line(tag=HOSTILE, **figures, findings=of_tag)],
+        tags=[TagLine(tag="order", **figures, findings={}), TagLine(tag=HOSTILE, **figures, findings=of_tag)],
         buckets=[BucketLine(tag=HOSTILE, timebucket=BUCKET, **figures, findings=of_tag)] if of_tag else [],
         findings=findings,
         named=named,
