@@ -134,8 +134,8 @@ class Facts:
     Attributes:
         delivered: Rows of closed runs by the ledger.
         expired: Rows of those that the destination's retention has removed.
-        pushed: Rows of the open run that are verified in ClickHouse.
-        sealed: Rows of the open run that may be in ClickHouse or not.
+        pushed: Rows of the open run that are verified in ClickHouse; less those that a process removes.
+        sealed: Rows that may be in ClickHouse or not, beyond delivered and pushed.
         stored: Rows in ClickHouse; None where nothing is stored there.
         at_source: Rows that the source has or had; None if nobody counted.
         unread: Rows of the source that are old enough and that no closed run has read.
@@ -147,6 +147,7 @@ class Facts:
         dead_letters: Records that nobody can decode.
         left_out: Ids that a person set apart.
         differences: What differs now, in words.
+        changing: What a process is at work on, so that it can't be compared now, in words.
         obstacles: What stops the next run, in words.
         build_failure: Builds of the view that failed since the last one that succeeded.
         unended: Attempts to plan, replicate or build that did not end.
@@ -170,6 +171,7 @@ class Facts:
     dead_letters: int = 0
     left_out: int = 0
     differences: tuple[str, ...] = ()
+    changing: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     open_run: OpenRun | None = None
     failure: Failure | None = None
@@ -255,6 +257,8 @@ def _unfinished(facts: Facts) -> Iterator[Reason]:
         level = Level.WRONG if run.taken > MOST_TAKEOVERS else Level.WAITING
         times = f", begun {run.taken} times" if run.taken > 1 else ""
         yield Reason(level, f"run {run.run} is not closed ({run.state}{times})")
+    if facts.changing:
+        yield Reason(Level.WAITING, _first(facts.changing))
     for attempts in facts.unended:
         # a single attempt may still be at work
         if attempts.begun > 1:

@@ -2,16 +2,31 @@
 agree row for row.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.batch_verification import Finding, differences, runs_with_new, stored, unfinished_of
+from tagmill.delivery.batch_verification import (
+    Finding,
+    differences,
+    parted,
+    runs_with_new,
+    stored,
+    unfinished_of,
+)
 from tagmill.delivery.destination_retention import ExpiredRows
-from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
+from tagmill.delivery.pipeline_facts import (
+    UNTOLD,
+    OpenRows,
+    collect,
+    contents,
+    now,
+    record_checks,
+    rows_of,
+)
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.look_back import part_of
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -26,6 +41,7 @@ from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import changed_tables
+from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import destination_ahead
 from tagmill.runs.workspace import Workspace, open_workspace
 
@@ -53,35 +69,39 @@ def tag_table(
         if count_view:
             check_view(ledger.cassandra, settings, pipeline)
         _must_have_view(ledger, pipeline, chosen)
-        at, marks = now(ledger), ledger.delivered.watermarks(pipeline)
-        known = collect(workspace, clickhouse, chosen.destination)
-        held, overdue = _held(ledger, pipeline, chosen)
+        at = now(ledger)
+        # The view is counted first, since that takes longest: what is compared with ClickHouse is read next to it.
         in_view = _in_view(workspace) if count_view else {}
         cleaned = _cleaned(workspace) if count_view else {}
-        unread = _unread(workspace, marks)
+        unread = _unread(workspace, ledger.delivered.watermarks(pipeline))
+        marks = ledger.delivered.watermarks(pipeline)
+        known = collect(workspace, clickhouse, chosen.destination)
+        held, overdue = _held(ledger, pipeline, chosen)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        checkpoints.reached("status.read")
         stored_rows = clickhouse.rows(
             f"SELECT toString(`tag`), count() FROM {identifiers.sql(chosen.destination)} GROUP BY `tag`"
         )
         there = {tag: int(rows) for tag, rows in stored_rows}
+        # In this order, a run that was open while ClickHouse counted is in one of the two.
+        later = rows_of(ledger, ledger.open_run(pipeline)), ledger.delivered.watermarks(pipeline)
         if verify:
             findings = list(check(workspace, clickhouse))
         else:
             findings = [*against_the_world(workspace, clickhouse), *wrong_times(workspace)]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
                 findings += unfinished(workspace)  # only then, because it reads the batches of every run
-        wrong = {
-            tag: tuple(finding.text for finding in findings if finding.tag in (tag, ""))
-            for tag in chosen.tags
-        }
+        differing, at_work = parted(findings)
+        wrong, changing = (
+            {tag: tuple(one.text for one in some if one.tag in (tag, "")) for tag in chosen.tags}
+            for some in (differing, at_work)
+        )
         if verify:
-            record_checks(workspace, wrong, at, known, checked)
+            record_checks(workspace, wrong, changing, at, known, checked)
         obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
+        bounds = _bounds(chosen.tags, (known.open_rows, marks), later, changing=at_work)
         expired = ExpiredRows.declared(workspace, clickhouse).by_tag(
-            {
-                tag: (mark.delivered + known.of_tag(tag, mark.run, verified=at)["pushed"], there.get(tag, 0))
-                for tag, mark in marks.items()
-            }
+            {tag: (least, there.get(tag, 0)) for tag, (least, _) in bounds.items()}
         )
         table = []
         for tag in chosen.tags:
@@ -91,8 +111,10 @@ def tag_table(
             line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
             line["expired"] = expired.get(tag, 0)
             facts = Facts(
-                **known.of_tag(tag, mark.run if mark else 0, verified=at if verify else None),
+                **known.of_tag(tag, verified=at if verify else None),
                 delivered=line["delivered"],
+                pushed=bounds[tag][0] - line["delivered"],
+                sealed=bounds[tag][1] - bounds[tag][0],
                 expired=line["expired"],
                 obstacles=obstacles,
                 stored=line["clickhouse_rows"],
@@ -101,9 +123,34 @@ def tag_table(
                 held=held[tag],
                 overdue=tuple(overdue[tag]),
                 differences=wrong[tag],
+                changing=changing[tag],
             )
             table.append(judged(line, facts))
         return table
+
+
+def _bounds(
+    tags: Sequence[str],
+    *readings: tuple[OpenRows, Mapping[str, Watermark]],
+    changing: Iterable[Finding],
+) -> dict[str, tuple[int, int]]:
+    """Return by tag how many rows ClickHouse had at least and at most between two readings of the ledger.
+
+    Rows of batches that are changing may be there or not.
+    """
+    found = {}
+    for tag in tags:
+        at_work = sum(finding.rows for finding in changing if finding.tag == tag)
+        marks = [(rows, known.get(tag)) for rows, known in readings]
+        least, most = zip(
+            *(
+                rows.bounds(tag, mark.delivered if mark else 0, mark.run if mark else 0)
+                for rows, mark in marks
+            ),
+            strict=True,
+        )
+        found[tag] = min(least) - at_work, max(most)
+    return found
 
 
 def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:

@@ -73,6 +73,11 @@ CASES = {
         Level.WRONG,
         "differs: a (and 2 more)",
     ),
+    "changing": (
+        Facts(delivered=5, pushed=-3, sealed=3, stored=2, changing=("a batch is changing",), verified=AT),
+        Level.WAITING,
+        "a batch is changing",
+    ),
     "under way": (
         Facts(delivered=5, pushed=2, sealed=3, stored=9, open_run=OpenRun(2, "SEALED", 1)),
         Level.WAITING,
