@@ -138,6 +138,8 @@ class Facts:
         sealed: Rows that may be in ClickHouse or not, beyond delivered and pushed.
         stored: Rows in ClickHouse; None where nothing is stored there.
         at_source: Rows that the source has or had; None if nobody counted.
+        undelivered: Rows of the view beyond those in ClickHouse, each timebucket on its own, with those held.
+        lost: Rows in ClickHouse beyond those of the view, each timebucket on its own, without cleaned ones.
         unread: Rows of the source that are old enough and that no closed run has read.
         waiting: Records that a reader gets and no closed run has read.
         unreadable: Records behind an open transaction.
@@ -162,6 +164,8 @@ class Facts:
     sealed: int = 0
     stored: int | None = None
     at_source: int | None = None
+    undelivered: int = 0
+    lost: int = 0
     unread: int = 0
     waiting: int = 0
     unreadable: int = 0
@@ -275,7 +279,9 @@ def _left(facts: Facts) -> Iterator[Reason]:
         yield Reason(Level.WRONG if facts.overdue else Level.HELD, f"{facts.held:,} held{late}")
     for wait in facts.view_waits:
         yield Reason(Level.WRONG if wait.too_long or wait.way_out else Level.HELD, str(wait))
-    beyond = 0 if facts.at_source is None else facts.at_source - facts.delivered - facts.held
+    net = 0 if facts.at_source is None else facts.at_source - facts.delivered
+    # Rows that the view has lost make up for none that are not delivered.
+    beyond = max(net, facts.undelivered) - facts.held
     if facts.waiting:
         yield Reason(Level.WAITING, f"waiting {facts.waiting:,}")
     if (left := max(beyond, facts.unread)) > 0:
@@ -287,7 +293,8 @@ def _left(facts: Facts) -> Iterator[Reason]:
         yield Reason(Level.WAITING, f"{facts.unreadable:,} behind an open transaction")
     if facts.dead_letters:
         yield Reason(Level.APART, f"{facts.dead_letters:,} dead letters")
-    if facts.at_source is not None and (gone := facts.delivered + facts.unread - facts.at_source) > 0:
+    missing = 0 if facts.at_source is None else facts.delivered + facts.unread - facts.at_source
+    if (gone := max(missing, facts.lost)) > 0:
         yield Reason(Level.APART, f"the view has {gone:,} rows fewer than were delivered")
 
 

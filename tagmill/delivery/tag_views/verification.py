@@ -17,7 +17,7 @@ from tagmill.delivery.batch_verification import (
     stored,
     unfinished_of,
 )
-from tagmill.delivery.destination_retention import ExpiredRows
+from tagmill.delivery.destination_retention import ExpiredRows, Expiry
 from tagmill.delivery.pipeline_facts import (
     UNTOLD,
     OpenRows,
@@ -34,13 +34,14 @@ from tagmill.domain import clock, identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError, about_pipeline
-from tagmill.journal.tag_view_reader import END_OF_TIME, Views
+from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import changed_tables
+from tagmill.ledger.view_builds import Builds
 from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import destination_ahead
 from tagmill.runs.workspace import Workspace, open_workspace
@@ -57,7 +58,7 @@ def tag_table(
 ) -> list[dict[str, Any]]:
     """Return one line per tag with its counts, its verdict and the verdict's level.
 
-    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
+    Columns: tag, in_view (rows old enough to be read) and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
     expired, verdict, level. `count_view` counts the view's rows on the server, and those that cleanups have
     deleted of it. `verify` reads every row in ClickHouse again (see `check`), and records the result in the
     ledger.
@@ -71,9 +72,13 @@ def tag_table(
         _must_have_view(ledger, pipeline, chosen)
         at = now(ledger)
         # The view is counted first, since that takes longest: what is compared with ClickHouse is read next to it.
-        in_view = _in_view(workspace) if count_view else {}
+        until = _until(workspace)
+        ends = _ends(chosen, ledger.delivered.watermarks(pipeline), until)
+        buckets = _rows_by_bucket(workspace, ends) if count_view else {}
+        in_view = {tag: sum(rows.values()) for tag, rows in buckets.items()}
+        beyond = _beyond(workspace, clickhouse, buckets, ends)
         cleaned = _cleaned(workspace) if count_view else {}
-        unread = _unread(workspace, ledger.delivered.watermarks(pipeline))
+        unread = _unread(workspace, ledger.delivered.watermarks(pipeline), until)
         marks = ledger.delivered.watermarks(pipeline)
         known = collect(workspace, clickhouse, chosen.destination)
         held, overdue = _held(ledger, pipeline, chosen)
@@ -120,6 +125,8 @@ def tag_table(
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
                 unread=unread[tag],
+                undelivered=beyond[tag][0] if count_view else 0,
+                lost=beyond[tag][1] - cleaned[tag] if count_view else 0,
                 held=held[tag],
                 overdue=tuple(overdue[tag]),
                 differences=wrong[tag],
@@ -183,28 +190,77 @@ def _held(
     return held, overdue
 
 
-def _in_view(workspace: Workspace) -> dict[str, int]:
-    """Return by tag how many rows the view has from the tag's start on."""
+def _until(workspace: Workspace) -> int:
+    """Return the tick up to which the view's rows are old enough to be read, and written by the builds of the view."""
+    chosen = workspace.pipeline
+    delay = timedelta(seconds=chosen.eventual_consistency_delay_seconds)
+    until = from_datetime(clock.earliest(workspace.cassandra.clocks) - delay)
+    if workspace.settings.builder(chosen.keyspace) is None:
+        return until
+    newest = workspace.journal_store(Builds).newest()
+    return until if newest is None or newest.built_to is None else min(until, newest.built_to)
+
+
+def _ends(pipeline: PipelineSettings, marks: Mapping[str, Watermark], until: int) -> dict[str, int]:
+    """Return by tag the tick up to which rows are counted: `until`, or the watermark behind it, as a longer delay may
+    begin after rows were delivered.
+    """
+    return {tag: max(until, marks[tag].ticks) if tag in marks else until for tag in pipeline.tags}
+
+
+def _rows_by_bucket(workspace: Workspace, ends: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """Return by tag and timebucket how many rows the view has from the tag's start to its end."""
     chosen = workspace.pipeline
     buckets = Views(workspace.cassandra, chosen.journal).buckets(chosen.tags)
     parts: list[Part] = [
-        (tag, bucket, part.after, None)
+        (tag, bucket, part.after, part.until)
         for tag in buckets
         for bucket in buckets[tag]
-        if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, END_OF_TIME))
+        if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, ends[tag]))
     ]
-    return _counted(workspace.ledger, chosen, parts)
+    counted: dict[str, dict[int, int]] = {tag: {} for tag in chosen.tags}
+    for (tag, bucket, *_), (rows, _) in zip(
+        parts, Views(workspace.cassandra, chosen.journal).count(parts), strict=True
+    ):
+        counted[tag][bucket] = rows
+    return counted
 
 
-def _unread(workspace: Workspace, marks: Mapping[str, Watermark]) -> dict[str, int]:
-    """Return by tag how many rows of the view are old enough and behind its watermark, where no closed run has
+def _beyond(
+    workspace: Workspace,
+    clickhouse: ClickHouse,
+    in_view: Mapping[str, Mapping[int, int]],
+    ends: Mapping[str, int],
+) -> dict[str, tuple[int, int]]:
+    """Return by tag how many rows the view has beyond ClickHouse, and ClickHouse beyond the view, each bucket on its own.
+
+    Rows of the view that lie in a wrong bucket may account for a row of either, so both are less by those. Buckets
+    that the destination's retention may have emptied are left out.
+    """
+    chosen, beyond = workspace.pipeline, {}
+    expiry = Expiry.declared(chosen, clickhouse) if in_view else None
+    for tag, counted in in_view.items():
+        more, elsewhere = dict(counted), 0
+        found = clickhouse.rows_by_bucket(
+            chosen.destination, tag, chosen.bucket_size.milliseconds, chosen.start_ticks(tag) - 1, ends[tag]
+        )
+        for bucket, rows, moved in found:
+            more[bucket] = more.get(bucket, 0) - rows
+            elsewhere += moved
+        kept = [rows for bucket, rows in more.items() if expiry is None or bucket >= expiry.cutoff_ms]
+        left = sum(rows for rows in kept if rows > 0)
+        beyond[tag] = left - elsewhere, left - sum(kept) - elsewhere
+    return beyond
+
+
+def _unread(workspace: Workspace, marks: Mapping[str, Watermark], until: int) -> dict[str, int]:
+    """Return by tag how many rows of the view up to `until` are behind its watermark, where no closed run has
     read.
 
     Counts them in the first BUCKETS_AHEAD timebuckets. A tag without a watermark was never delivered.
     """
     chosen = workspace.pipeline
-    size, delay = chosen.bucket_size, timedelta(seconds=chosen.eventual_consistency_delay_seconds)
-    until = from_datetime(clock.earliest(workspace.cassandra.clocks) - delay)
+    size = chosen.bucket_size
     parts: list[Part] = []
     for tag in marks.keys() & set(chosen.tags):
         buckets = range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds)

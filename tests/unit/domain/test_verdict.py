@@ -150,6 +150,11 @@ CASES = {
         Level.HELD,
         "1 held; 3 in the view not delivered",
     ),
+    "rows that the view lost make up for none not delivered": (
+        Facts(delivered=6, stored=6, at_source=6, held=1, undelivered=2, lost=2, verified=AT),
+        Level.HELD,
+        "1 held; 1 in the view not delivered; the view has 2 rows fewer than were delivered",
+    ),
     "view not read": (
         Facts(delivered=5, stored=5, unread=3, checked=proof()),
         Level.WAITING,
