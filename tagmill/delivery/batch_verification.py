@@ -216,10 +216,11 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
     """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes
     any longer, and those that are changing.
     """
-    oldest: dict[str, int] = {}
+    oldest: dict[str, tuple[int, int]] = {}
     for one in batches:
         if one.there:
-            oldest[one.batch.tag] = min(one.run, oldest.get(one.batch.tag, one.run))
+            place = (one.run, one.batch.number)
+            oldest[one.batch.tag] = min(place, oldest.get(one.batch.tag, place))
     for one in batches:
         batch = one.batch
         if one.changing:
@@ -231,7 +232,9 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
             same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
             state = "past retention" if one.past_retention else batch.state
             # A retention removes the oldest rows first.
-            dropped = wanted and not rows and one.run < oldest.get(batch.tag, one.run + 1)
+            dropped = (
+                wanted and not rows and (one.run, batch.number) < oldest.get(batch.tag, (one.run + 1, 0))
+            )
             hint = " (dropped on purpose? declare destination_retention_days)" if dropped else ""
             yield Finding(
                 batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}"

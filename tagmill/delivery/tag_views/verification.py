@@ -115,6 +115,8 @@ def tag_table(
             line |= {"delivered": mark.delivered if mark else 0, "held": held[tag]}
             line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
             line["expired"] = expired.get(tag, 0)
+            # ClickHouse has lost these: they are not what no run has delivered.
+            lacking = max(0, bounds[tag][0] - line["expired"] - line["clickhouse_rows"])
             facts = Facts(
                 **known.of_tag(tag, verified=at if verify else None),
                 delivered=line["delivered"],
@@ -125,7 +127,7 @@ def tag_table(
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
                 unread=unread[tag],
-                undelivered=beyond[tag][0] if count_view else 0,
+                undelivered=beyond[tag][0] - lacking if count_view else 0,
                 lost=beyond[tag][1] - cleaned[tag] if count_view else 0,
                 held=held[tag],
                 overdue=tuple(overdue[tag]),
