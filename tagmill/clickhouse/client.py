@@ -30,6 +30,7 @@ from tagmill.config import tls
 from tagmill.config.settings import ClickHouseSettings
 from tagmill.domain import identifiers
 from tagmill.domain.batches import layout as columns
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import AGAIN, ConfigurationError, DestinationDiffers, LoginRefused, StoreUnavailable
 from tagmill.idle_connections import Borrower, IdleConnections
 
@@ -240,6 +241,22 @@ class ClickHouse(Borrower[_Connection]):
         )
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
+    def totals_of(self, table: str, batch_ids: Iterable[UUID]) -> dict[UUID, list[Totals]]:
+        """Return the totals of many batches, read from every column as by `totals`; [] if the table has no row of one."""
+        wanted = list(batch_ids)
+        found: dict[UUID, list[Totals]] = {batch_id: [] for batch_id in wanted}
+        for part in _id_chunks(map(str, wanted)):
+            rows = self.rows(
+                f"SELECT `batch_id`, `generation`, count(), sum({self.layout.row_checksum_sql()}) "
+                f"FROM {identifiers.sql(table)} WHERE `batch_id` IN %(ids)s "
+                "GROUP BY `batch_id`, `generation` ORDER BY `generation`",
+                {"ids": tuple(part)},
+                {"optimize_use_projections": 0},
+            )
+            for batch_id, generation, count, checksum in rows:
+                found[UUID(str(batch_id))].append(Totals(int(generation), int(count), int(checksum)))
+        return found
+
     def absent(self, table: str, batch_ids: Iterable[UUID]) -> frozenset[UUID]:
         """Return those of these batches of which the table has no row, in any generation."""
         wanted = frozenset(batch_ids)
@@ -331,6 +348,31 @@ class ClickHouse(Borrower[_Connection]):
             },
         )
         return {int(bucket): int(rows) for bucket, rows in found}
+
+    def rows_by_bucket(
+        self, table: str, tag: str, size: int, after: int, until: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield the buckets (as by `bucket_rows`) of a tag's rows with after < time <= until (ticks), their rows, and
+        how many of those the view did not have in the bucket of their time, whatever size its buckets had.
+        """
+        milliseconds = "toUnixTimestamp64Milli(`event_time`)"
+        of_sizes = ", ".join(
+            f"{milliseconds} - positiveModulo({milliseconds}, {each.milliseconds})" for each in BucketSize
+        )
+        at = next(column for column in self.layout.columns if column.name == "event_time")
+        time_sql = at.stored.format("`event_time`")
+        query = (
+            f"SELECT {milliseconds} - positiveModulo({milliseconds}, {{size:Int64}}) AS bucket, count(), "
+            f"countIf(`timebucket` NOT IN ({of_sizes})) FROM {identifiers.sql(table)} WHERE `tag` = {{tag:String}} "
+            f"AND {time_sql} > {{after:Int64}} AND {time_sql} <= {{until:Int64}} GROUP BY bucket"
+        )
+        values = {"tag": tag, "size": size, "after": after, "until": until}
+        with (
+            self.explained("could not answer"),
+            self.client.query_rows_stream(query, parameters=values) as rows,
+        ):
+            for bucket, count, elsewhere in rows:
+                yield int(bucket), int(count), int(elsewhere)
 
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
         """Delete a batch's rows up to a generation, and wait until they are gone.

@@ -70,13 +70,30 @@ class LastAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRows:
+    """Rows of the open run by tag: `pushed` are verified in ClickHouse, `sealed` are there or not."""
+
+    run: RunRow | None
+    pushed: Mapping[str, int]
+    sealed: Mapping[str, int]
+
+    def bounds(self, tag: str, delivered: int, counted_run: int) -> tuple[int, int]:
+        """Return how many rows of a tag ClickHouse has at least and at most; `delivered` counts those up to
+        `counted_run`.
+        """
+        if self.run is not None and self.run.run == counted_run:
+            return delivered, delivered
+        least = delivered + self.pushed.get(tag, 0)
+        return least, least + self.sealed.get(tag, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag."""
+    """The facts known of a pipeline."""
 
     closed: RunRow | None
     open_run: OpenRun | None
-    pushed: Mapping[str, int]
-    sealed: Mapping[str, int]
+    open_rows: OpenRows
     failure: Failure | None
     build_failure: Failure | None
     unended: tuple[Unended, ...]
@@ -102,20 +119,14 @@ class PipelineFacts:
         audit = self.audits.get(tag)
         return audit.proof(tag, self.closed, self.contents) if audit else None
 
-    def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
-        """Return the facts of one tag, by the names that Facts has for them.
-
-        `counted_run` is the newest run whose rows `delivered` counts.
-        """
-        counted = self.open_run is not None and self.open_run.run == counted_run
+    def of_tag(self, tag: str, *, verified: datetime | None) -> dict[str, Any]:
+        """Return the facts of one tag, by the names that Facts has for them."""
         return {
             "open_run": self.open_run,
             "failure": self.failure,
             "build_failure": self.build_failure,
             "unended": self.unended,
             "view_waits": self.view_waits,
-            "pushed": 0 if counted else self.pushed.get(tag, 0),
-            "sealed": 0 if counted else self.sealed.get(tag, 0),
             "verified": verified,
             "checked": None if verified else self.checked(tag),
             "audited": None if verified else self.audited(tag),
@@ -131,7 +142,6 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
     last = ledger.last_run(pipeline)
     rows = [row for number in (last, last - 1) if number > 0 and (row := ledger.run(pipeline, number))]
     open_run = next((row for row in rows if row.state.is_open), None)
-    batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = workspace.store(Checks).newest()
     audits = _last_audits(workspace) if pipeline in settings.pipelines else {}
     names = [pipeline, of_builds(pipeline)] if pipeline in settings.pipelines else [pipeline]
@@ -139,8 +149,7 @@ def collect(workspace: Workspace, clickhouse: ClickHouse, table: str) -> Pipelin
     return PipelineFacts(
         closed=next((row for row in rows if not row.state.is_open), None),
         open_run=OpenRun(open_run.run, open_run.state.value, open_run.fence) if open_run else None,
-        pushed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE),
-        sealed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.NEW),
+        open_rows=rows_of(ledger, open_run),
         failure=failures[0],
         build_failure=failures[1] if len(failures) > 1 else None,
         unended=tuple(each for name in names for each in unended(workspace.cassandra, keyspace, name)),
@@ -178,19 +187,22 @@ def _view_waits(workspace: Workspace) -> Iterator[ViewWait]:
 def record_checks(
     workspace: Workspace,
     findings: Mapping[str, Sequence[str]],
+    changing: Mapping[str, Sequence[str]],
     at: datetime,
     known: PipelineFacts,
     checked: Contents,
 ) -> None:
     """Write the result of a check for each tag to the ledger.
 
-    `findings`: texts by tag, empty if all agrees; `checked`: what the destination held.
+    `findings`: texts by tag, empty if all agrees; `checked`: what the destination held. A tag without findings
+    is left out while something of it is changing.
     """
     rows, checksum = checked
     run = known.closed.run if known.closed else 0
     workspace.store(Checks).write(
         CheckRow(tag, at, run, rows, checksum, not texts, texts[0] if texts else "")
         for tag, texts in findings.items()
+        if texts or not changing[tag]
     )
 
 
@@ -213,6 +225,16 @@ def contents(clickhouse: ClickHouse, table: str) -> Contents:
 def now(ledger: Ledger) -> datetime:
     """Return the servers' time to the second, as verdicts show it."""
     return clock.earliest(ledger.cassandra.clocks).replace(microsecond=0)
+
+
+def rows_of(ledger: Ledger, open_run: RunRow | None) -> OpenRows:
+    """Read the rows of the open run, if there is one."""
+    batches = ledger.batches(open_run.pipeline, open_run.run) if open_run else []
+    return OpenRows(
+        open_run,
+        pushed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE),
+        sealed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.NEW),
+    )
 
 
 def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:

@@ -134,10 +134,12 @@ class Facts:
     Attributes:
         delivered: Rows of closed runs by the ledger.
         expired: Rows of those that the destination's retention has removed.
-        pushed: Rows of the open run that are verified in ClickHouse.
-        sealed: Rows of the open run that may be in ClickHouse or not.
+        pushed: Rows of the open run that are verified in ClickHouse; less those that a process removes.
+        sealed: Rows that may be in ClickHouse or not, beyond delivered and pushed.
         stored: Rows in ClickHouse; None where nothing is stored there.
         at_source: Rows that the source has or had; None if nobody counted.
+        undelivered: Rows of the view beyond those in ClickHouse, each timebucket on its own, with those held.
+        lost: Rows in ClickHouse beyond those of the view, each timebucket on its own, without cleaned ones.
         unread: Rows of the source that are old enough and that no closed run has read.
         waiting: Records that a reader gets and no closed run has read.
         unreadable: Records behind an open transaction.
@@ -147,6 +149,7 @@ class Facts:
         dead_letters: Records that nobody can decode.
         left_out: Ids that a person set apart.
         differences: What differs now, in words.
+        changing: What a process is at work on, so that it can't be compared now, in words.
         obstacles: What stops the next run, in words.
         build_failure: Builds of the view that failed since the last one that succeeded.
         unended: Attempts to plan, replicate or build that did not end.
@@ -161,6 +164,8 @@ class Facts:
     sealed: int = 0
     stored: int | None = None
     at_source: int | None = None
+    undelivered: int = 0
+    lost: int = 0
     unread: int = 0
     waiting: int = 0
     unreadable: int = 0
@@ -170,6 +175,7 @@ class Facts:
     dead_letters: int = 0
     left_out: int = 0
     differences: tuple[str, ...] = ()
+    changing: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     open_run: OpenRun | None = None
     failure: Failure | None = None
@@ -255,6 +261,8 @@ def _unfinished(facts: Facts) -> Iterator[Reason]:
         level = Level.WRONG if run.taken > MOST_TAKEOVERS else Level.WAITING
         times = f", begun {run.taken} times" if run.taken > 1 else ""
         yield Reason(level, f"run {run.run} is not closed ({run.state}{times})")
+    if facts.changing:
+        yield Reason(Level.WAITING, _first(facts.changing))
     for attempts in facts.unended:
         # a single attempt may still be at work
         if attempts.begun > 1:
@@ -271,7 +279,9 @@ def _left(facts: Facts) -> Iterator[Reason]:
         yield Reason(Level.WRONG if facts.overdue else Level.HELD, f"{facts.held:,} held{late}")
     for wait in facts.view_waits:
         yield Reason(Level.WRONG if wait.too_long or wait.way_out else Level.HELD, str(wait))
-    beyond = 0 if facts.at_source is None else facts.at_source - facts.delivered - facts.held
+    net = 0 if facts.at_source is None else facts.at_source - facts.delivered
+    # Rows that the view has lost make up for none that are not delivered.
+    beyond = max(net, facts.undelivered) - facts.held
     if facts.waiting:
         yield Reason(Level.WAITING, f"waiting {facts.waiting:,}")
     if (left := max(beyond, facts.unread)) > 0:
@@ -283,7 +293,8 @@ def _left(facts: Facts) -> Iterator[Reason]:
         yield Reason(Level.WAITING, f"{facts.unreadable:,} behind an open transaction")
     if facts.dead_letters:
         yield Reason(Level.APART, f"{facts.dead_letters:,} dead letters")
-    if facts.at_source is not None and (gone := facts.delivered + facts.unread - facts.at_source) > 0:
+    missing = 0 if facts.at_source is None else facts.delivered + facts.unread - facts.at_source
+    if (gone := max(missing, facts.lost)) > 0:
         yield Reason(Level.APART, f"the view has {gone:,} rows fewer than were delivered")
 
 

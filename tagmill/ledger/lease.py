@@ -76,6 +76,14 @@ def _started(process: psutil.Process) -> float:
     return float(process.create_time() - psutil.boot_time())
 
 
+def living_holder(cassandra: Cassandra, keyspace: str, pipeline: str) -> str | None:
+    """Return the owner that has a pipeline's lease; None if it is free, or its process is known to have ended."""
+    rows = cassandra.execute(
+        f"SELECT owner FROM {identifiers.cql(keyspace)}.leases WHERE pipeline = ?", pipeline
+    )
+    return rows[0].owner if rows and not is_dead(rows[0].owner) else None
+
+
 class Lease:
     """The lease of one pipeline for one attempt of an owner."""
 

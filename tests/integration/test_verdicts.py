@@ -444,6 +444,60 @@ def test_rows_before_a_tags_start_wait_for_nothing(case):
     assert code == 0 and verdict.startswith("exactly once"), verdict
 
 
+def test_check_counts_rows_once_old_enough(case, tmp_path):
+    """Write rows younger than the delay, also of a tag that was never delivered and in the next bucket: they wait
+    for nothing until they are old enough. A longer delay leaves what is delivered delivered.
+    """
+    one = case(eventual_consistency_delay_seconds=3600, tags=["t", "u"])
+    other = tmp_path / "no_delay.toml"
+    other.write_text(one.file.read_text().replace("_delay_seconds = 3600", "_delay_seconds = 0"))
+    now = datetime.now(UTC)
+    one.journal.both([event("d", 1, now, "u"), *events("a", range(1, 4), BEGIN, "t")])
+    none, three = "exactly once, checked at", "3 in the view not delivered"
+    for file, waiting in ((one.file, [three, none]), (other, [three, "1 in the view not delivered"])):
+        code, verdicts = say(file, "check")
+        assert (
+            code == 3 and [word[: len(said)] for word, said in zip(verdicts, waiting, strict=True)] == waiting
+        )
+    one.deliver()
+    one.journal.both([event("b", 1, now), event("c", 1, now + timedelta(hours=1))])
+    code, verdicts = one.say("check")
+    assert code == 0 and all(verdict.startswith(none) for verdict in verdicts), verdicts
+    assert say(other, "check") == (3, ["1 in the view not delivered"] * 2)
+    deliver(Settings.load(other), one.name, one.spark)
+    code, verdicts = one.say("check")
+    assert code == 0 and all(verdict.startswith(none) for verdict in verdicts), verdicts
+
+
+def test_check_lost_rows_hide_no_undelivered_one(case, stack):
+    """Lose two delivered rows of the view, and write one that is not delivered behind the look-back windows."""
+    near = {"look_back_seconds": 60, "long_look_back_seconds": 60}
+    one = case(**near, look_back_windows_seconds=[])
+    first = events("a", range(1, 4), BEGIN, "t")
+    one.journal.both(first + events("z", range(1, 4), BEGIN + timedelta(minutes=70), "t"))
+    one.deliver()
+    for lost in first[:2]:
+        key = (lost["timebucket"], lost["timestamp"])
+        where = "tag_name = 't' AND timebucket = %s AND timestamp = %s"
+        stack.session.execute(f"DELETE FROM {one.journal.keyspace}.tag_views WHERE {where}", key)
+    shrunk = "the view has 2 rows fewer than were delivered"
+    code, (verdict,) = one.say("check")
+    assert code == 0 and verdict.endswith(shrunk), verdict
+    one.journal.both([event("late", 1, BEGIN + timedelta(minutes=65))])
+    assert one.say("check") == (3, [f"1 in the view not delivered; {shrunk}"])
+
+
+def test_check_row_in_wrong_bucket_counts_once(case):
+    """Deliver a row that lies in the bucket before that of its time: it is not called undelivered, nor lost."""
+    one = case(quality={"max_wrong_bucket_share_percent": 100})
+    rows = events("a", range(1, 4), BEGIN + timedelta(minutes=70), "t")
+    rows[2]["timebucket"] -= 3_600_000
+    one.journal.both(rows)
+    one.deliver()
+    code, (verdict,) = one.say("check")
+    assert code == 0 and verdict.startswith("exactly once, checked at ") and ";" not in verdict, verdict
+
+
 def test_held_rows_same_number_everywhere(case):
     """Compare the held rows in a run's table, its message, `status` and the view, also if look-back reads
     them again.

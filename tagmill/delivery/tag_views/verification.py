@@ -2,16 +2,31 @@
 agree row for row.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.batch_verification import Finding, differences, runs_with_new, stored, unfinished_of
-from tagmill.delivery.destination_retention import ExpiredRows
-from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
+from tagmill.delivery.batch_verification import (
+    Finding,
+    differences,
+    parted,
+    runs_with_new,
+    stored,
+    unfinished_of,
+)
+from tagmill.delivery.destination_retention import ExpiredRows, Expiry
+from tagmill.delivery.pipeline_facts import (
+    UNTOLD,
+    OpenRows,
+    collect,
+    contents,
+    now,
+    record_checks,
+    rows_of,
+)
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
 from tagmill.delivery.tag_views.look_back import part_of
 from tagmill.delivery.tag_views.run_files import read_manifest
@@ -19,13 +34,15 @@ from tagmill.domain import clock, identifiers
 from tagmill.domain.timeuuid import from_datetime
 from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError, about_pipeline
-from tagmill.journal.tag_view_reader import END_OF_TIME, Views
+from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import CleanupLog
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.same_tables import changed_tables
+from tagmill.ledger.view_builds import Builds
+from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import destination_ahead
 from tagmill.runs.workspace import Workspace, open_workspace
 
@@ -41,7 +58,7 @@ def tag_table(
 ) -> list[dict[str, Any]]:
     """Return one line per tag with its counts, its verdict and the verdict's level.
 
-    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
+    Columns: tag, in_view (rows old enough to be read) and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
     expired, verdict, level. `count_view` counts the view's rows on the server, and those that cleanups have
     deleted of it. `verify` reads every row in ClickHouse again (see `check`), and records the result in the
     ledger.
@@ -53,35 +70,43 @@ def tag_table(
         if count_view:
             check_view(ledger.cassandra, settings, pipeline)
         _must_have_view(ledger, pipeline, chosen)
-        at, marks = now(ledger), ledger.delivered.watermarks(pipeline)
+        at = now(ledger)
+        # The view is counted first, since that takes longest: what is compared with ClickHouse is read next to it.
+        until = _until(workspace)
+        ends = _ends(chosen, ledger.delivered.watermarks(pipeline), until)
+        buckets = _rows_by_bucket(workspace, ends) if count_view else {}
+        in_view = {tag: sum(rows.values()) for tag, rows in buckets.items()}
+        beyond = _beyond(workspace, clickhouse, buckets, ends)
+        cleaned = _cleaned(workspace) if count_view else {}
+        unread = _unread(workspace, ledger.delivered.watermarks(pipeline), until)
+        marks = ledger.delivered.watermarks(pipeline)
         known = collect(workspace, clickhouse, chosen.destination)
         held, overdue = _held(ledger, pipeline, chosen)
-        in_view = _in_view(workspace) if count_view else {}
-        cleaned = _cleaned(workspace) if count_view else {}
-        unread = _unread(workspace, marks)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        checkpoints.reached("status.read")
         stored_rows = clickhouse.rows(
             f"SELECT toString(`tag`), count() FROM {identifiers.sql(chosen.destination)} GROUP BY `tag`"
         )
         there = {tag: int(rows) for tag, rows in stored_rows}
+        # In this order, a run that was open while ClickHouse counted is in one of the two.
+        later = rows_of(ledger, ledger.open_run(pipeline)), ledger.delivered.watermarks(pipeline)
         if verify:
             findings = list(check(workspace, clickhouse))
         else:
             findings = [*against_the_world(workspace, clickhouse), *wrong_times(workspace)]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
                 findings += unfinished(workspace)  # only then, because it reads the batches of every run
-        wrong = {
-            tag: tuple(finding.text for finding in findings if finding.tag in (tag, ""))
-            for tag in chosen.tags
-        }
+        differing, at_work = parted(findings)
+        wrong, changing = (
+            {tag: tuple(one.text for one in some if one.tag in (tag, "")) for tag in chosen.tags}
+            for some in (differing, at_work)
+        )
         if verify:
-            record_checks(workspace, wrong, at, known, checked)
+            record_checks(workspace, wrong, changing, at, known, checked)
         obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
+        bounds = _bounds(chosen.tags, (known.open_rows, marks), later, changing=at_work)
         expired = ExpiredRows.declared(workspace, clickhouse).by_tag(
-            {
-                tag: (mark.delivered + known.of_tag(tag, mark.run, verified=at)["pushed"], there.get(tag, 0))
-                for tag, mark in marks.items()
-            }
+            {tag: (least, there.get(tag, 0)) for tag, (least, _) in bounds.items()}
         )
         table = []
         for tag in chosen.tags:
@@ -90,20 +115,51 @@ def tag_table(
             line |= {"delivered": mark.delivered if mark else 0, "held": held[tag]}
             line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
             line["expired"] = expired.get(tag, 0)
+            # ClickHouse has lost these: they are not what no run has delivered.
+            lacking = max(0, bounds[tag][0] - line["expired"] - line["clickhouse_rows"])
             facts = Facts(
-                **known.of_tag(tag, mark.run if mark else 0, verified=at if verify else None),
+                **known.of_tag(tag, verified=at if verify else None),
                 delivered=line["delivered"],
+                pushed=bounds[tag][0] - line["delivered"],
+                sealed=bounds[tag][1] - bounds[tag][0],
                 expired=line["expired"],
                 obstacles=obstacles,
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
                 unread=unread[tag],
+                undelivered=beyond[tag][0] - lacking if count_view else 0,
+                lost=beyond[tag][1] - cleaned[tag] if count_view else 0,
                 held=held[tag],
                 overdue=tuple(overdue[tag]),
                 differences=wrong[tag],
+                changing=changing[tag],
             )
             table.append(judged(line, facts))
         return table
+
+
+def _bounds(
+    tags: Sequence[str],
+    *readings: tuple[OpenRows, Mapping[str, Watermark]],
+    changing: Iterable[Finding],
+) -> dict[str, tuple[int, int]]:
+    """Return by tag how many rows ClickHouse had at least and at most between two readings of the ledger.
+
+    Rows of batches that are changing may be there or not.
+    """
+    found = {}
+    for tag in tags:
+        at_work = sum(finding.rows for finding in changing if finding.tag == tag)
+        marks = [(rows, known.get(tag)) for rows, known in readings]
+        least, most = zip(
+            *(
+                rows.bounds(tag, mark.delivered if mark else 0, mark.run if mark else 0)
+                for rows, mark in marks
+            ),
+            strict=True,
+        )
+        found[tag] = min(least) - at_work, max(most)
+    return found
 
 
 def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
@@ -136,28 +192,77 @@ def _held(
     return held, overdue
 
 
-def _in_view(workspace: Workspace) -> dict[str, int]:
-    """Return by tag how many rows the view has from the tag's start on."""
+def _until(workspace: Workspace) -> int:
+    """Return the tick up to which the view's rows are old enough to be read, and written by the builds of the view."""
+    chosen = workspace.pipeline
+    delay = timedelta(seconds=chosen.eventual_consistency_delay_seconds)
+    until = from_datetime(clock.earliest(workspace.cassandra.clocks) - delay)
+    if workspace.settings.builder(chosen.keyspace) is None:
+        return until
+    newest = workspace.journal_store(Builds).newest()
+    return until if newest is None or newest.built_to is None else min(until, newest.built_to)
+
+
+def _ends(pipeline: PipelineSettings, marks: Mapping[str, Watermark], until: int) -> dict[str, int]:
+    """Return by tag the tick up to which rows are counted: `until`, or the watermark behind it, as a longer delay may
+    begin after rows were delivered.
+    """
+    return {tag: max(until, marks[tag].ticks) if tag in marks else until for tag in pipeline.tags}
+
+
+def _rows_by_bucket(workspace: Workspace, ends: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """Return by tag and timebucket how many rows the view has from the tag's start to its end."""
     chosen = workspace.pipeline
     buckets = Views(workspace.cassandra, chosen.journal).buckets(chosen.tags)
     parts: list[Part] = [
-        (tag, bucket, part.after, None)
+        (tag, bucket, part.after, part.until)
         for tag in buckets
         for bucket in buckets[tag]
-        if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, END_OF_TIME))
+        if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, ends[tag]))
     ]
-    return _counted(workspace.ledger, chosen, parts)
+    counted: dict[str, dict[int, int]] = {tag: {} for tag in chosen.tags}
+    for (tag, bucket, *_), (rows, _) in zip(
+        parts, Views(workspace.cassandra, chosen.journal).count(parts), strict=True
+    ):
+        counted[tag][bucket] = rows
+    return counted
 
 
-def _unread(workspace: Workspace, marks: Mapping[str, Watermark]) -> dict[str, int]:
-    """Return by tag how many rows of the view are old enough and behind its watermark, where no closed run has
+def _beyond(
+    workspace: Workspace,
+    clickhouse: ClickHouse,
+    in_view: Mapping[str, Mapping[int, int]],
+    ends: Mapping[str, int],
+) -> dict[str, tuple[int, int]]:
+    """Return by tag how many rows the view has beyond ClickHouse, and ClickHouse beyond the view, each bucket on its own.
+
+    Rows of the view that lie in a wrong bucket may account for a row of either, so both are less by those. Buckets
+    that the destination's retention may have emptied are left out.
+    """
+    chosen, beyond = workspace.pipeline, {}
+    expiry = Expiry.declared(chosen, clickhouse) if in_view else None
+    for tag, counted in in_view.items():
+        more, elsewhere = dict(counted), 0
+        found = clickhouse.rows_by_bucket(
+            chosen.destination, tag, chosen.bucket_size.milliseconds, chosen.start_ticks(tag) - 1, ends[tag]
+        )
+        for bucket, rows, moved in found:
+            more[bucket] = more.get(bucket, 0) - rows
+            elsewhere += moved
+        kept = [rows for bucket, rows in more.items() if expiry is None or bucket >= expiry.cutoff_ms]
+        left = sum(rows for rows in kept if rows > 0)
+        beyond[tag] = left - elsewhere, left - sum(kept) - elsewhere
+    return beyond
+
+
+def _unread(workspace: Workspace, marks: Mapping[str, Watermark], until: int) -> dict[str, int]:
+    """Return by tag how many rows of the view up to `until` are behind its watermark, where no closed run has
     read.
 
     Counts them in the first BUCKETS_AHEAD timebuckets. A tag without a watermark was never delivered.
     """
     chosen = workspace.pipeline
-    size, delay = chosen.bucket_size, timedelta(seconds=chosen.eventual_consistency_delay_seconds)
-    until = from_datetime(clock.earliest(workspace.cassandra.clocks) - delay)
+    size = chosen.bucket_size
     parts: list[Part] = []
     for tag in marks.keys() & set(chosen.tags):
         buckets = range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds)

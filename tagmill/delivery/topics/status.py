@@ -7,7 +7,7 @@ from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.delivery.batch_verification import differences, stored, unfinished_of
+from tagmill.delivery.batch_verification import Finding, differences, parted, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.topics.plan import must_keep_columns
@@ -24,6 +24,7 @@ from tagmill.ledger.checks import WHOLE
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.runs import checkpoints
 from tagmill.runs.ledger_comparison import destination_ahead
 from tagmill.runs.workspace import Workspace, open_workspace
 
@@ -54,11 +55,17 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             must_keep_columns(workspace)
         clickhouse.layout = verifiable_layout(chosen, clickhouse.columns_of(chosen.destination, plain=True))
         at, known = now(workspace.ledger), collect(workspace, clickhouse, chosen.destination)
-        delivered, wrong = _delivered(workspace)
+        delivered, new, findings = _delivered(workspace)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         if ahead := destination_ahead(workspace, clickhouse):
-            wrong.insert(0, f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
+            look = f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run"
+            findings.insert(0, Finding(WHOLE, look))
+        checkpoints.reached("status.read")
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {identifiers.sql(chosen.destination)}")
+        least, most = sum(delivered), sum(delivered) + new
+        if not least <= int(rows) <= most:  # a run may have come or gone meanwhile
+            again, new, _ = _delivered(workspace)
+            least, most = min(least, sum(again)), max(most, sum(again) + new)
         counted = {WHOLE: (sum(delivered), int(rows))}
         expired = ExpiredRows.declared(workspace, clickhouse).by_tag(counted).get(WHOLE, 0)
         positions = topic_positions(workspace)
@@ -73,12 +80,18 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
         }
         apart = workspace.store(SetApart)
         if verify:
-            wrong += _wrong(workspace, clickhouse)
-            record_checks(workspace, {WHOLE: wrong}, at, known, checked)
+            findings += _compared(workspace, clickhouse)
+        differing, at_work = parted(findings)
+        wrong, changing = ([one.text for one in some] for some in (differing, at_work))
+        least -= sum(finding.rows for finding in at_work)
+        if verify:
+            record_checks(workspace, {WHOLE: wrong}, {WHOLE: changing}, at, known, checked)
         facts = Facts(
-            # `delivered` counts what the open run has pushed, too
-            **known.of_tag(WHOLE, verified=at if verify else None) | {"sealed": sum(known.sealed.values())},
+            **known.of_tag(WHOLE, verified=at if verify else None),
+            # It counts what the open run has pushed, too.
             delivered=line["delivered"],
+            pushed=least - line["delivered"],
+            sealed=most - least,
             expired=expired,
             stored=line["clickhouse_rows"],
             waiting=line["waiting"],
@@ -86,6 +99,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             dead_letters=line["dead_letters"],
             left_out=len({*apart.items(Kind.ID), *apart.items(Kind.SINCE)}),
             differences=tuple(wrong),
+            changing=tuple(changing),
             obstacles=(
                 *_problems(workspace, positions),
                 *clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days),
@@ -102,33 +116,33 @@ def _problems(workspace: Workspace, positions: list[TopicPosition]) -> list[str]
     return list(dict.fromkeys(filter(None, (position.problem for position in positions))))
 
 
-def _delivered(workspace: Workspace) -> tuple[list[int], list[str]]:
-    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is
-    not finished.
+def _delivered(workspace: Workspace) -> tuple[list[int], int, list[Finding]]:
+    """Return the row count of each batch that is in ClickHouse, the rows of those that are NEW, and what
+    unfinished_of says of each batch of a closed run that is NEW.
     """
     ledger, pipeline = workspace.ledger, workspace.name
     last, retired = (
         ledger.last_run(pipeline),
         workspace.store(Retired),
     )
-    found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
+    found, new, unfinished = {kept.batch_id: kept.rows for kept in retired.batches(last)}, 0, list[Finding]()
     numbers = range(retired.up_to() + 1, last + 1)
     for number, batches in ledger.batches_of_many(pipeline, numbers):
         found |= {one.batch_id: one.rows for one in batches if one.state == BatchState.IN_CLICKHOUSE}
-        if any(one.state == BatchState.NEW for one in batches):
-            wrong += [one.text for one in unfinished_of(ledger, pipeline, number)]
-    return list(found.values()), wrong
+        if waiting := [one.rows for one in batches if one.state == BatchState.NEW]:
+            new += sum(waiting)
+            unfinished += unfinished_of(ledger, pipeline, number)
+    return list(found.values()), new, unfinished
 
 
-def _wrong(workspace: Workspace, clickhouse: ClickHouse) -> Iterator[str]:
+def _compared(workspace: Workspace, clickhouse: ClickHouse) -> Iterator[Finding]:
     table = workspace.stream.destination
     batches, unknown = stored(workspace, clickhouse, table, read_manifest)
-    yield from (one.text for one in differences(workspace.name, batches))
-    yield from (
-        f"batch {one} is in {table}, and no run of pipeline {workspace.name} has it" for one in unknown
-    )
+    yield from differences(workspace.name, batches)
+    for one in unknown:
+        yield Finding(WHOLE, f"batch {one} is in {table}, and no run of pipeline {workspace.name} has it")
     if twice := _twice(clickhouse, table):
-        yield f"{twice} events are there more than once in one batch"
+        yield Finding(WHOLE, f"{twice} events are there more than once in one batch")
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> int:

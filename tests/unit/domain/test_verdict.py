@@ -73,6 +73,11 @@ CASES = {
         Level.WRONG,
         "differs: a (and 2 more)",
     ),
+    "changing": (
+        Facts(delivered=5, pushed=-3, sealed=3, stored=2, changing=("a batch is changing",), verified=AT),
+        Level.WAITING,
+        "a batch is changing",
+    ),
     "under way": (
         Facts(delivered=5, pushed=2, sealed=3, stored=9, open_run=OpenRun(2, "SEALED", 1)),
         Level.WAITING,
@@ -144,6 +149,11 @@ CASES = {
         Facts(delivered=5, stored=5, at_source=9, held=1, verified=AT),
         Level.HELD,
         "1 held; 3 in the view not delivered",
+    ),
+    "rows that the view lost make up for none not delivered": (
+        Facts(delivered=6, stored=6, at_source=6, held=1, undelivered=2, lost=2, verified=AT),
+        Level.HELD,
+        "1 held; 1 in the view not delivered; the view has 2 rows fewer than were delivered",
     ),
     "view not read": (
         Facts(delivered=5, stored=5, unread=3, checked=proof()),
