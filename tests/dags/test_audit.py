@@ -1,6 +1,5 @@
 """When a scheduled audit that missed its moment is skipped."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ from tagmill.airflow import steps
 from tagmill.airflow.compat import AirflowSkipException
 from tagmill.airflow.operators import AuditOperator, JobOperator
 from tagmill.ledger import audits, runs
-from tagmill.runs.storage import RunFiles
 
 DUE = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -33,19 +31,15 @@ class Ledger:
 
 
 @pytest.fixture
-def audited(monkeypatch, tmp_path):
+def audited(monkeypatch):
     """Return audited(run_type, late, waiting, newest): whether the operator starts the job of an audit."""
 
     def audited(run_type, late, waiting, newest):
-        asked = SimpleNamespace(last_done=lambda: newest)
+        asked = SimpleNamespace(last_done_of=lambda _: dict.fromkeys(newest.tags, newest) if newest else {})
         settings = SimpleNamespace(
             cassandra=SimpleNamespace(ledger_keyspace="ledger"),
-            storage=SimpleNamespace(root=str(tmp_path)),
             pipeline=lambda _: SimpleNamespace(tags=["order", "bill"]),
         )
-        if newest and newest.tags:
-            report = {"tags": [{"tag": tag} for tag in newest.tags]}
-            RunFiles(str(tmp_path)).write("orders/audit/00000003/report.json", json.dumps(report).encode())
         monkeypatch.setattr(audits, "Audits", lambda *_: asked)
         monkeypatch.setattr(runs, "Ledger", Ledger)
         monkeypatch.setattr(steps.connections, "load_settings", lambda: settings)
@@ -65,7 +59,7 @@ def audited(monkeypatch, tmp_path):
 
 
 def begun(late, *tags):
-    """Return an audit of these tags; without any, its report is gone."""
+    """Return an audit that is the newest one of these tags."""
     return SimpleNamespace(audit=3, started_at=DUE + late, tags=tags)
 
 
@@ -80,7 +74,6 @@ HOUR, NOW = timedelta(hours=1), timedelta(seconds=10)
         pytest.param("scheduled", 9 * HOUR, 0, begun(-HOUR, "order", "bill"), True, id="missed, one before"),
         pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR, "order", "bill"), False, id="missed, one since"),
         pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR, "order"), True, id="missed, one of a tag since"),
-        pytest.param("scheduled", 9 * HOUR, 0, begun(HOUR), True, id="missed, one without report since"),
         pytest.param("scheduled", 9 * HOUR, 1, None, False, id="missed, a person's waits"),
         pytest.param("manual", 9 * HOUR, 1, begun(HOUR, "order", "bill"), True, id="by hand"),
     ],
