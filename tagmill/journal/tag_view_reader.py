@@ -11,6 +11,7 @@ from typing import Any
 
 from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra
 from tagmill.cassandra.schema import Table
+from tagmill.domain.batches.layout import EventKey
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.journal_tables import JournalTables, event_tags, tag_columns
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, highest, lowest
@@ -67,7 +68,7 @@ SEARCHED_PARTITIONS = 1024
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # Number of persistence ids up to which each gets its own query, and partitions that are taken at once.
 FEW, PARTITIONS_AT_ONCE = 4, 256
-ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
+ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr, writer_uuid"
 
 
 # Columns of messages in the order of JournalEvent's fields; plugins before 0.59 had no meta columns.
@@ -95,7 +96,7 @@ class JournalEvent:
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """The key of a row of the view, and its event's sequence_nr."""
+    """The key of a row of the view, and its event's sequence_nr and writer."""
 
     tag: str
     timebucket: int
@@ -103,6 +104,12 @@ class ViewRow:
     persistence_id: str
     number: int
     sequence_nr: int | None
+    writer_uuid: str | None
+
+    @property
+    def event(self) -> EventKey:
+        """What identifies the row's event in ClickHouse, where nulls are 0 and an empty text."""
+        return self.tag, self.persistence_id, self.sequence_nr or 0, self.writer_uuid or ""
 
 
 class Views:
@@ -293,17 +300,17 @@ class Views:
 
     def numbers(
         self, tag: str, persistence_id: str, buckets: Iterable[int]
-    ) -> Iterator[tuple[int, int, Any]]:
-        """Yield (number, sequence_nr, offset) of the rows of one persistence_id in some buckets."""
+    ) -> Iterator[tuple[int, int | None, Any, str]]:
+        """Yield (number, sequence_nr, offset, writer_uuid) of the rows of one persistence_id in some buckets."""
         for bucket in buckets:
             for row in self.cassandra.execute(
-                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.view}"
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid FROM {self.view}"
                 " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
                 tag,
                 bucket,
                 persistence_id,
             ):
-                yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
+                yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp, row.writer_uuid or ""
 
     def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
         """Yield the sequence_nr of each primary key (tag, timebucket, timestamp, persistence_id, number);

@@ -126,7 +126,7 @@ class GapInvestigator:
         for bucket in reversed(before[-MAX_EARLIER_BUCKETS:]):
             numbers = [
                 number
-                for number, _, _ in self.views.numbers(tag, persistence_id, [bucket])
+                for number, *_ in self.views.numbers(tag, persistence_id, [bucket])
                 if number <= gap.last
             ]
             if numbers:

@@ -67,13 +67,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`."""
+    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`.
+
+    `life_from`: where its present life begins, in ticks; earlier rows are of an earlier life. 0 in the first life.
+    """
 
     number: int
     sequence_nr: int
     ticks: int
     offset: str
     missing: tuple[Interval, ...] = ()
+    life_from: int = 0
+
+    def of_earlier_life(self, ticks: int) -> bool:
+        """Return whether a row of this time is of an earlier life."""
+        return ticks < self.life_from
 
     def delivered(self, number: int) -> bool:
         """Return whether this number has been delivered."""
