@@ -56,11 +56,15 @@ BOUND = (
 )
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 OF_IDS = "`persistence_id` IN %(ids)s"
-# Exception codes of faults that pass: timeout, too many queries, memory limit, network, too many parts or
-# mutations, a replica that is busy or without its keeper, a server that starts, stops or has no thread left.
+# Exception codes of faults that pass: timeout, too many queries or connections, memory limit, network, object
+# storage (364, 499, 500, 660, 707, 737), too many parts or mutations, a replica that is busy or without its keeper,
+# a server that starts, stops or has no thread left.
 PASSING_CODES = frozenset(
     {
+        95,
+        96,
         159,
+        198,
         202,
         203,
         209,
@@ -76,13 +80,21 @@ PASSING_CODES = frozenset(
         286,
         319,
         341,
+        364,
         394,
         439,
         473,
+        499,
+        500,
+        660,
         692,
+        707,
         722,
         733,
+        737,
         745,
+        749,
+        762,
         999,
         1002,
     }

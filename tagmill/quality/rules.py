@@ -31,6 +31,7 @@ _COLUMN_OF_REASON = {
     "hole": "behind_holes",
     "first_seen": "behind_holes",
     "too_many_missing": "behind_holes",
+    "gap_too_large": "behind_holes",
     "renumbered": "renumbered",
     "another_life": "another_life",
     "duplicate_same_event": "duplicates",
@@ -39,7 +40,7 @@ _COLUMN_OF_REASON = {
     "clock_skew": "clock_skew",
     "late": "late",
 }
-_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered", "another_life"}
+_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "gap_too_large", "renumbered", "another_life"}
 _COUNTED_BY_SPARK = ("null_keys", "null_events", "timebucket_misaligned", "wrong_bucket")
 _COUNTED_BY_REASON = (
     "behind_holes",

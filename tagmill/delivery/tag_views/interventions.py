@@ -25,7 +25,7 @@ from tagmill.delivery.run_repairs import (
 )
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
-from tagmill.delivery.tag_views.holds import to_judge_again
+from tagmill.delivery.tag_views.holds import WAIT_FOR_NUMBERS, to_judge_again
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.delivery.tag_views.withdraw import Event
@@ -48,9 +48,7 @@ from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.workspace import Workspace
 
 CLOSABLE = (
-    "hole",
-    "first_seen",
-    "too_many_missing",
+    *WAIT_FOR_NUMBERS,
     "null_event",
     "broken_offset",
     "two_events_one_number",

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     CLOCK_SKEW = "clock_skew"
     GAP = "hole"
     GAP_TOO_WIDE = "too_many_missing"
+    GAP_TOO_LARGE = "gap_too_large"
     FIRST_SEEN = "first_seen"
     RENUMBERED = "renumbered"
     ANOTHER_LIFE = "another_life"
@@ -115,12 +116,14 @@ class Evidence:
     """The journal's evidence about a gap.
 
     `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not
-    searched. `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
+    searched, or if they are `too_large` to be kept. `deleted_to`: of the metadata table, 0 if absent.
+    `seen_at_ticks`: when the gap was first seen.
     """
 
     events: tuple[Row, ...] | None = None
     deleted_to: int = 0
     seen_at_ticks: int | None = None
+    too_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

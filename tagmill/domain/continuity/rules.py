@@ -281,8 +281,11 @@ class _Walk:
             self.out.closed.append(gap)
             self.known = close(self.known, gap)
             return True
-        wide = gap.size > self.policy.max_missing_to_search
-        reason = Reason.GAP_TOO_WIDE if wide else Reason.FIRST_SEEN if self.known is None else Reason.GAP
+        reason = Reason.FIRST_SEEN if self.known is None else Reason.GAP
+        if gap.size > self.policy.max_missing_to_search:
+            reason = Reason.GAP_TOO_WIDE
+        elif evidence.too_large:
+            reason = Reason.GAP_TOO_LARGE
         self.held = (reason, gap)
         return False
 

@@ -193,6 +193,7 @@ def test_limits_are_the_pipelines(docs: str) -> None:
     [
         ("first_seen", "hold", "behind_holes"),
         ("too_many_missing", "hold", "behind_holes"),
+        ("gap_too_large", "hold", "behind_holes"),
         ("hole", "late", "late"),
         ("first_seen", "deliver", None),
         ("already_delivered", "drop", None),

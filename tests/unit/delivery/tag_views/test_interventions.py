@@ -98,7 +98,9 @@ def test_reasons_have_one_way_out(reason: Reason) -> None:
             require_another_life("p", hold)
 
 
-@pytest.mark.parametrize("reason", ["hole", "first_seen", "too_many_missing", "null_event", "broken_offset"])
+@pytest.mark.parametrize(
+    "reason", ["hole", "first_seen", "too_many_missing", "gap_too_large", "null_event", "broken_offset"]
+)
 def test_closable_holds_wait_for_numbers(reason: str) -> None:
     require_closable("p", hold_row(reason=reason))
 
