@@ -157,7 +157,7 @@ def was_delivered() -> Column:
 
 def _of_earlier_life() -> Column:
     """Return, over key rows with progress, whether a row is of a life before the one of progress."""
-    return F.col("event_time") < F.col("known_life_from")
+    return (F.col("known_life_from") > 0) & (F.col("event_time") < F.col("known_life_from"))
 
 
 def _is_passed() -> Column:

@@ -81,8 +81,8 @@ class Progress:
     life_from: int = 0
 
     def of_earlier_life(self, ticks: int) -> bool:
-        """Return whether a row of this time is of an earlier life."""
-        return ticks < self.life_from
+        """Return whether a row of this time is of an earlier life; times before 1970 are below 0."""
+        return self.life_from > 0 and ticks < self.life_from
 
     def delivered(self, number: int) -> bool:
         """Return whether this number has been delivered."""

@@ -342,6 +342,9 @@ def test_rows_of_earlier_life_are_settled(spark: SparkSession) -> None:
         for row in rows
     ]
     assert told[::3] == [(True, True, False)] * 4
+    first_life, past = replace(known, life_from=0), event(3, 30, -1)
+    frame = spark.createDataFrame(key_rows([past], first_life), KEY_ROWS).select(settled, ever)
+    assert [tuple(line) for line in frame.collect()] == [(False, False)]
 
 
 def test_is_delivered_column_agrees_with_rules(spark: SparkSession) -> None:

@@ -1,11 +1,15 @@
 """What an operator may void, resend, close and restart."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagmill.delivery.run_repairs import void_waiting
 from tagmill.delivery.tag_views.holds import pick_holds, to_judge_again
 from tagmill.delivery.tag_views.interventions import (
     require_another_life,
@@ -103,6 +107,16 @@ def test_reasons_have_one_way_out(reason: Reason) -> None:
 )
 def test_closable_holds_wait_for_numbers(reason: str) -> None:
     require_closable("p", hold_row(reason=reason))
+
+
+@pytest.mark.parametrize(("kind", "says"), [("reread", True), ("deliver", False)])
+def test_void_of_reread_names_its_command(kind: str, says: bool) -> None:
+    """No later run reads again what a person asked to read again: the sentence says to ask once more."""
+    row = replace(run_row(RunState.SEALED), kind=kind)
+    action: Any = SimpleNamespace(dry_run=False, who="w", why="x")
+    clickhouse: Any = Mock(**{"totals.return_value": []})
+    said = void_waiting(action, Mock(), clickhouse, "table", row, [batch_row(1, NEW)])
+    assert ("once more" in said) is says
 
 
 def test_released_hold_has_next_turn() -> None:

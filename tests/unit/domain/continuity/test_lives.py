@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tagmill.delivery.tag_views.few_rows.judgement import is_delivered, was_delivered
 from tagmill.domain.continuity.lives import is_in_doubt, is_other_life, new_life
 from tagmill.domain.continuity.merging import merge
 from tagmill.domain.continuity.model import Progress
@@ -88,6 +89,13 @@ def test_new_life_delivers_all_its_events(seen, number, sequence_nr):
     again = judge(young, OLD, policy())
     assert {decision.action.value for decision in again.decisions} == {"drop"} and not again.held
     assert young and not any(is_in_doubt(young, one) for one in OLD)
+
+
+def test_time_before_1970_is_no_earlier_life():
+    """A row whose offset is far in the past is held for that, not dropped, in the first life."""
+    past = replace(row(4), ticks=-1, offset_broken=True)
+    assert not progress(3).of_earlier_life(past.ticks)
+    assert not was_delivered(past, progress(3)) and not is_delivered(4, 40, -1, past.offset, progress(3))
 
 
 @pytest.mark.parametrize(
