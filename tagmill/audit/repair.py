@@ -25,7 +25,7 @@ from tagmill.delivery.batch_verification import Stored, stored
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.delivery.tag_views.run_files import read_manifest
-from tagmill.delivery.tag_views.withdraw import Event
+from tagmill.delivery.tag_views.withdraw import Event, undelivered
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import first_ticks
@@ -455,10 +455,12 @@ class _Repair:
             known = list(
                 ledger.delivered.progress(self.name, [(event.tag, event.persistence_id) for event in events])
             )
-            for event, progress in zip(events, known, strict=True):
-                passed = progress is not None and progress.delivered(event.number)
-                if passed and (event.tag, event.persistence_id, event.sequence_nr) not in there:
-                    yield event
+            passed = (
+                event
+                for event, progress in zip(events, known, strict=True)
+                if progress is not None and progress.delivered(event.number)
+            )
+            yield from undelivered(passed, there)
 
     def _missing(self) -> Iterator[list[Event]]:
         """Yield groups of events that ClickHouse should have, under the numbers that the view has or is to
@@ -466,7 +468,14 @@ class _Repair:
         """
         for part in self._findings(Kind.MISSING_IN_CLICKHOUSE):
             yield [
-                Event(row["tag"], row["persistence_id"], row["sequence_nr"], number, row["timebucket"])
+                Event(
+                    row["tag"],
+                    row["persistence_id"],
+                    row["sequence_nr"],
+                    number,
+                    row["timebucket"],
+                    row["writer_uuid"],
+                )
                 for row in part
                 if (number := row["expected_number"] or row["view_number"]) is not None
                 and row["timebucket"] is not None

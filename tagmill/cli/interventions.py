@@ -132,12 +132,13 @@ def restart(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Deliver a persistence_id whose numbers began again from number 1 on.
+    """Deliver a persistence_id that was deleted and began again.
 
-    ClickHouse keeps the earlier life.
+    Its numbers began again at 1, or only its sequence_nrs did. ClickHouse keeps the earlier life; what the view still
+    has of it is not read again.
     """
     decide(
-        f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?",
+        f"Deliver {persistence_id!r}, tag {tag!r}, as a new life?",
         lambda look: interventions(pipeline, why, look).restart(tag, persistence_id),
         why=why,
         dry_run=dry_run,

@@ -141,7 +141,7 @@ def must_be_keys(options: Iterable[Any]) -> None:
     """
     for option in options:
         for text in option if isinstance(option, list) else [option]:
-            if text and isinstance(text, str):
+            if isinstance(text, str):
                 identifiers.key(text)
 
 

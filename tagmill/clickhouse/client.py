@@ -57,11 +57,15 @@ BOUND = (
 )
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 OF_IDS = "`persistence_id` IN %(ids)s"
-# Exception codes of faults that pass: timeout, too many queries, memory limit, network, too many parts or
-# mutations, a replica that is busy or without its keeper, a server that starts, stops or has no thread left.
+# Exception codes of faults that pass: timeout, too many queries or connections, memory limit, network, object
+# storage (364, 499, 500, 660, 707, 737), too many parts or mutations, a replica that is busy or without its keeper,
+# a server that starts, stops or has no thread left.
 PASSING_CODES = frozenset(
     {
+        95,
+        96,
         159,
+        198,
         202,
         203,
         209,
@@ -77,13 +81,21 @@ PASSING_CODES = frozenset(
         286,
         319,
         341,
+        364,
         394,
         439,
         473,
+        499,
+        500,
+        660,
         692,
+        707,
         722,
         733,
+        737,
         745,
+        749,
+        762,
         999,
         1002,
     }
@@ -269,20 +281,21 @@ class ClickHouse(Borrower[_Connection]):
             found.update(UUID(str(batch_id)) for (batch_id,) in rows)
         return wanted - found
 
-    def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
-        """Return those of these events (tag, persistence_id, sequence_nr) that the table has, in any
-        batch.
+    def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[columns.EventKey]:
+        """Return the events that the table has, in any batch, under these (tag, persistence_id, sequence_nr).
+
+        In two lives of a persistence_id, different writers' events have the same.
         """
-        found: set[tuple[str, str, int]] = set()
+        found: set[columns.EventKey] = set()
         for tag, part in _chunks(
             (tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)
         ):
             rows = self.rows(
-                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {identifiers.sql(table)} WHERE "
-                f"{OF_EVENTS}",
+                "SELECT DISTINCT `persistence_id`, `sequence_nr`, `writer_uuid` FROM "
+                f"{identifiers.sql(table)} WHERE {OF_EVENTS}",
                 _bound(tag, part),
             )
-            found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
+            found.update((tag, str(one), int(number), str(writer)) for one, number, writer in rows)
         return found
 
     def events_only_in(self, table: str, batch_id: UUID) -> int:
@@ -297,14 +310,14 @@ class ClickHouse(Borrower[_Connection]):
         )
         return int(count)
 
-    def sequence_nrs(self, table: str, tag: str, persistence_id: str) -> set[int]:
-        """Return the sequence_nrs of all rows of one persistence_id and tag."""
+    def events_of(self, table: str, tag: str, persistence_id: str) -> set[tuple[int, str]]:
+        """Return (sequence_nr, writer_uuid) of all rows of one persistence_id and tag."""
         found = self.rows(
-            f"SELECT DISTINCT `sequence_nr` FROM {identifiers.sql(table)} "
+            f"SELECT DISTINCT `sequence_nr`, `writer_uuid` FROM {identifiers.sql(table)} "
             "WHERE `tag` = {tag:String} AND `persistence_id` = {persistence_id:String}",
             {"tag": tag, "persistence_id": persistence_id},
         )
-        return {int(number) for (number,) in found}
+        return {(int(number), str(writer)) for number, writer in found}
 
     def batches_with_other_numbers(
         self, table: str, events: Collection[tuple[str, str, int, int]]

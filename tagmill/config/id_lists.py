@@ -38,6 +38,8 @@ def ids_from(named: Iterable[str] | None, stream: BinaryIO | None, label: str) -
         label: what messages call the file.
     """
     checked = [identifiers.key(persistence_id) for persistence_id in named or ()]
+    if "" in checked:
+        raise ConfigurationError("an empty text is no persistence id. Nothing was done")
     if stream is None:
         return checked
     if stream.seekable():

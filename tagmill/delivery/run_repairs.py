@@ -126,7 +126,8 @@ def void_waiting(
         return f"{said} ({rows} rows), which are not in ClickHouse, would be VOIDED; {stay}"
     what = f"run void ({len(waiting)} batches)"
     ledger.record_intervention(row.pipeline, row.run, action.who, what, action.why)
-    return f"{said} VOIDED, {stay}. Close it: tagmill run deliver --pipeline {row.pipeline}"
+    again = ", then give the command that reads a range again once more" if row.kind == "reread" else ""
+    return f"{said} VOIDED, {stay}. Close it: tagmill run deliver --pipeline {row.pipeline}{again}"
 
 
 def views_with(

@@ -40,10 +40,6 @@ def key(text: str) -> str:
         raise ConfigurationError(
             f"{ascii(text[:QUOTED_LENGTH])}: what was given is no text in UTF-8. Nothing was done"
         ) from None
-    if not size:
-        raise ConfigurationError(
-            "an empty text can't be a tag, a persistence id or another key. Nothing was done"
-        )
     if size > LONGEST_KEY_BYTES:
         raise ConfigurationError(
             f"{text[:20]!r}…: what was given has {size} bytes, a tag, a persistence id or another key of "

@@ -11,6 +11,7 @@ from typing import Any
 
 from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra
 from tagmill.cassandra.schema import Table
+from tagmill.domain.batches.layout import EventKey
 from tagmill.domain.continuity.model import Gap
 from tagmill.domain.journal_tables import JournalTables, event_tags, tag_columns
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, highest, lowest
@@ -67,7 +68,9 @@ SEARCHED_PARTITIONS = 1024
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # Number of persistence ids up to which each gets its own query, and partitions that are taken at once.
 FEW, PARTITIONS_AT_ONCE = 4, 256
-ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
+# Events of the journal in a page, with payloads (each may have megabytes) and without.
+LARGE_ROWS_A_PAGE, ROWS_A_PAGE = 100, 5000
+ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr, writer_uuid"
 
 
 # Columns of messages in the order of JournalEvent's fields; plugins before 0.59 had no meta columns.
@@ -92,10 +95,29 @@ class JournalEvent:
     meta_ser_manifest: str | None
     meta: bytes | None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the payload and its metadata."""
+        return len(self.event or b"") + len(self.meta or b"")
+
+    @property
+    def key(self) -> "JournalKey":
+        """The event without its payload."""
+        return JournalKey(self.sequence_nr, self.offset, self.event is not None and self.ser_id is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKey:
+    """An event of messages without its payload. `is_whole`: it has a payload and a serializer id."""
+
+    sequence_nr: int
+    offset: Any
+    is_whole: bool
+
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """The key of a row of the view, and its event's sequence_nr."""
+    """The key of a row of the view, and its event's sequence_nr and writer."""
 
     tag: str
     timebucket: int
@@ -103,6 +125,12 @@ class ViewRow:
     persistence_id: str
     number: int
     sequence_nr: int | None
+    writer_uuid: str | None
+
+    @property
+    def event(self) -> EventKey:
+        """What identifies the row's event in ClickHouse, where nulls are 0 and an empty text."""
+        return self.tag, self.persistence_id, self.sequence_nr or 0, self.writer_uuid or ""
 
 
 class Views:
@@ -293,17 +321,17 @@ class Views:
 
     def numbers(
         self, tag: str, persistence_id: str, buckets: Iterable[int]
-    ) -> Iterator[tuple[int, int, Any]]:
-        """Yield (number, sequence_nr, offset) of the rows of one persistence_id in some buckets."""
+    ) -> Iterator[tuple[int, int | None, Any, str]]:
+        """Yield (number, sequence_nr, offset, writer_uuid) of the rows of one persistence_id in some buckets."""
         for bucket in buckets:
             for row in self.cassandra.execute(
-                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.view}"
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid FROM {self.view}"
                 " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
                 tag,
                 bucket,
                 persistence_id,
             ):
-                yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
+                yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp, row.writer_uuid or ""
 
     def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
         """Yield the sequence_nr of each primary key (tag, timebucket, timestamp, persistence_id, number);
@@ -336,37 +364,52 @@ class Views:
         )
         return int(rows[0].deleted_to or 0) if rows else 0
 
-    def journal_events(self, tag: str, persistence_id: str, gap: Gap, limit: int) -> list[JournalEvent]:
+    def journal_events(
+        self, tag: str, persistence_id: str, gap: Gap, limit: int, max_bytes: int | None = None
+    ) -> list[JournalEvent]:
         """Return the journal's events with a tag strictly between the neighbours of a gap, in order; at most
-        `limit`.
+        `limit`, and none after the one with which their payloads have more than `max_bytes`.
         """
-        found: list[JournalEvent] = []
+        there = self._known_tables[self.tables.messages].columns
+        found, size = list[JournalEvent](), 0
+        for row in self._tagged(
+            tag, persistence_id, gap, [name for name in EVENT_COLUMNS if name in there], LARGE_ROWS_A_PAGE
+        ):
+            values: list[Any] = [getattr(row, name, None) for name in EVENT_COLUMNS]
+            found.append(JournalEvent(*values))
+            size += found[-1].size
+            if len(found) == limit or (max_bytes is not None and size > max_bytes):
+                break
+        return sorted(found, key=lambda event: event.sequence_nr)
+
+    def journal_keys(self, tag: str, persistence_id: str, gap: Gap, limit: int) -> list[JournalKey]:
+        """Return what `journal_events` returns, without payloads."""
+        columns = ["sequence_nr", "timestamp", "ser_id", "WRITETIME(event) AS written"]
+        rows = islice(self._tagged(tag, persistence_id, gap, columns, ROWS_A_PAGE), limit)
+        keys = (
+            JournalKey(row.sequence_nr, row.timestamp, row.written is not None and row.ser_id is not None)
+            for row in rows
+        )
+        return sorted(keys, key=lambda key: key.sequence_nr)
+
+    def _tagged(
+        self, tag: str, persistence_id: str, gap: Gap, columns: Sequence[str], page: int
+    ) -> Iterator[Any]:
+        """Yield these columns of the events with a tag strictly between the neighbours of a gap."""
+        there = self._known_tables[self.tables.messages].columns
         for partition in partitions_before(
             self.cassandra, self.messages, persistence_id, gap.before_sequence_nr
         ):
-            if len(found) == limit:
-                break
-            found.extend(self._tagged(tag, persistence_id, partition, gap, limit - len(found)))
-        return sorted(found, key=lambda event: event.sequence_nr)
-
-    def _tagged(
-        self, tag: str, persistence_id: str, partition: int, gap: Gap, limit: int
-    ) -> Iterator[JournalEvent]:
-        there = self._known_tables[self.tables.messages].columns
-        read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
-        taken = 0
-        for row in self.cassandra.stream(
-            f"SELECT {', '.join(read)} FROM {self.messages}"
-            " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
-            persistence_id,
-            partition,
-            gap.after_sequence_nr,
-            gap.before_sequence_nr,
-        ):
-            if tag in event_tags(row) and taken < limit:
-                taken += 1
-                values: list[Any] = [getattr(row, name, None) for name in EVENT_COLUMNS]
-                yield JournalEvent(*values)
+            rows = self.cassandra.stream(
+                f"SELECT {', '.join([*columns, *tag_columns(there)])} FROM {self.messages}"
+                " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
+                persistence_id,
+                partition,
+                gap.after_sequence_nr,
+                gap.before_sequence_nr,
+                page=page,
+            )
+            yield from (row for row in rows if tag in event_tags(row))
 
 
 def partitions_of(

@@ -6,7 +6,7 @@ ForeignWriteTime says that another program's write outranks it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby, islice
@@ -145,14 +145,13 @@ class ProgressStore:
         """Yield the progress of each (tag, persistence_id) and its write time in microseconds, in the order of
         the keys; None: it has none.
         """
-        asked = deque[list[str]]()
+        asked = deque[list[Key]]()
 
         def values() -> Iterator[tuple[str, str, list[str]]]:
             for tag, of_tag in groupby(keys, lambda key: key[0]):
-                ids = (persistence_id for _, persistence_id in of_tag)
-                while part := list(islice(ids, READ_TOGETHER)):
+                while part := list(islice(of_tag, READ_TOGETHER)):
                     asked.append(part)
-                    yield pipeline, tag, part
+                    yield pipeline, tag, [persistence_id for _, persistence_id in part]
 
         results = self.cassandra.execute_many(
             'SELECT persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing,'
@@ -161,11 +160,35 @@ class ProgressStore:
             values(),
             concurrency=READS_AT_ONCE,
         )
+        lives: Mapping[Key, int] | None = None
         for rows in results:
             known = {row.persistence_id: row for row in rows}
-            for persistence_id in asked.popleft():
+            lives = self.lives(pipeline) if lives is None else lives
+            for tag, persistence_id in asked.popleft():
                 row = known.get(persistence_id)
-                yield None if row is None else (_progress(row), row.written)
+                life_from = lives.get((tag, persistence_id), 0)
+                yield None if row is None else (_progress(row, life_from), row.written)
+
+    def lives(self, pipeline: str) -> dict[Key, int]:
+        """Return by (tag, persistence_id) from where on, in ticks, the rows are of its present life; those in their
+        first life are left out.
+        """
+        rows = self.cassandra.stream(
+            f"SELECT tag, persistence_id, from_ticks FROM {self.keyspace}.lives WHERE pipeline = ?", pipeline
+        )
+        return {(row.tag, row.persistence_id): row.from_ticks for row in rows}
+
+    def begin_life(self, pipeline: str, run: int, key: Key, progress: Progress) -> None:
+        """Write where the present life of a (tag, persistence_id) begins, and the progress that it begins with.
+
+        Raises ForeignWriteTime.
+        """
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.lives (pipeline, tag, persistence_id, from_ticks, run)"
+            " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            [(pipeline, *key, progress.life_from, run, self.write_times.of(pipeline, run))],
+        )
+        self.write_progress(pipeline, run, [(*key, progress)])
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
         """Write the progress of each (tag, persistence_id) and read it back; return how many.
@@ -193,11 +216,16 @@ class ProgressStore:
         return count
 
     def delete_progress(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
-        """Delete the progress of each (tag, persistence_id) and return how many were given.
+        """Delete the progress of each (tag, persistence_id), with where its life begins; return how many were given.
 
         Raises ForeignWriteTime: a write with a later time outranks the deletion.
         """
-        written = self.write_times.of(pipeline, run)
+        written, keys = self.write_times.of(pipeline, run), list(keys)
+        self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.lives USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND "
+            "persistence_id = ?",
+            ((written, pipeline, *key) for key in keys),
+        )
         return self._written(
             pipeline,
             "progress",
@@ -423,7 +451,7 @@ def _hold(row: Any) -> HoldRow:
     )
 
 
-def _progress(row: Any) -> Progress:
+def _progress(row: Any, life_from: int) -> Progress:
     offset = row.offset
     return Progress(
         row.tag_pid_sequence_nr,
@@ -431,4 +459,5 @@ def _progress(row: Any) -> Progress:
         ticks_of(offset) if offset else 0,
         str(offset or ""),
         read_intervals(row.missing),
+        life_from,
     )

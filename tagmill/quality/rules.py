@@ -31,19 +31,21 @@ _COLUMN_OF_REASON = {
     "hole": "behind_holes",
     "first_seen": "behind_holes",
     "too_many_missing": "behind_holes",
+    "gap_too_large": "behind_holes",
     "renumbered": "renumbered",
-    "another_life": "renumbered",
+    "another_life": "another_life",
     "duplicate_same_event": "duplicates",
     "two_events_one_number": "two_events_one_number",
     "broken_offset": "broken_offsets",
     "clock_skew": "clock_skew",
     "late": "late",
 }
-_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered", "another_life"}
+_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "gap_too_large", "renumbered", "another_life"}
 _COUNTED_BY_SPARK = ("null_keys", "null_events", "timebucket_misaligned", "wrong_bucket")
 _COUNTED_BY_REASON = (
     "behind_holes",
     "renumbered",
+    "another_life",
     "duplicates",
     "two_events_one_number",
     "broken_offsets",
@@ -146,6 +148,13 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
             "warn",
             "Numbers continue what was delivered before",
             "{subject}: {rows} renumbered after delivery; held until tagmill progress rebase",
+        ),
+        Rule(
+            "lives",
+            "another_life",
+            "warn",
+            "No numbers begin again",
+            "{subject}: {rows} with numbers that began again after delivery; held until tagmill progress restart",
         ),
         Rule(
             "duplicates",

@@ -4,10 +4,11 @@ Their numbers look delivered but belong to another life: Tagmill neither drops n
 """
 
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 
-from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views import lives, steps
 from tagmill.errors import JournalRecreated
 from tagmill.views.delete import truncate
 from tagmill.views.rebuild import rebuild
@@ -22,6 +23,7 @@ from tests.support.delivery import (
     delivered_first,
     finish,
     holds,
+    manifests,
     only,
     shown_first,
     tagmill,
@@ -39,6 +41,15 @@ pytestmark = pytest.mark.usefixtures("both_seals")
 
 SECOND_LIFE = "0a1b2c3d-0000-4000-8000-000000000002"
 MILLISECOND = timedelta(milliseconds=1)
+OPTIONS = ("--tag", "t", "--why", "x", "--yes")
+
+
+def restarted(file, name, persistence_id):
+    """Let a persistence id begin again by `progress restart`."""
+    status, _, err = shown_first(
+        file, "progress", "restart", *OPTIONS, "-p", name, "--persistence-id", persistence_id
+    )
+    assert status == 0, err
 
 
 def of_now(persistence_id, numbers, **columns):
@@ -83,29 +94,67 @@ def test_persistence_id_begun_again_is_held(started, spark):
     assert {key: hold.reason for key, hold in holds(configured, name).items()} == {
         ("t", "again"): "another_life"
     }
-    status, _, err = shown_first(
-        file, "holds", "close", "-p", name, "--tag", "t", "--persistence-id", "again", "--why", "x", "--yes"
-    )
-    assert status == 2 and "progress restart" in err
-    status, _, err = shown_first(
-        file,
-        "progress",
-        "restart",
-        "-p",
-        name,
-        "--tag",
-        "t",
-        "--persistence-id",
-        "again",
-        "--why",
-        "x",
-        "--yes",
-    )
-    assert status == 0, err
+    for way in (("holds", "close"), ("progress", "rebase")):
+        status, _, err = shown_first(file, *way, *OPTIONS, "-p", name, "--persistence-id", "again")
+        assert status == 2 and "progress restart" in err
+    restarted(file, name, "again")
     deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == sorted(as_row(one) for one in [*first, *new, *sound])
     assert not holds(configured, name)
     assert not deliver(configured, name, spark)
+
+
+def test_new_life_is_delivered_and_withdrawn(started, spark):
+    """Begin persistence ids again whose rows are in the view, one of them under numbers that go on: `progress
+    restart` delivers each new event once, and again after its batch was withdrawn.
+    """
+    made, configured, file, first = started
+    name = only(configured)
+    new = of_now("again", (1, 2, 3, 4), writer_uuid=SECOND_LIFE)
+    new += [
+        one | {"tag_pid_sequence_nr": 3 + one["sequence_nr"]}
+        for one in of_now("sound", (1, 2, 3, 4), writer_uuid=SECOND_LIFE)
+    ]
+    made.both(new)
+    with patch.object(lives, "ROWS_AT_ONCE", 2):
+        deliver(configured, name, spark)
+    assert clickhouse_rows(configured, name) == sorted(map(as_row, first))
+    assert {key[1]: hold.reason for key, hold in holds(configured, name).items()} == {
+        "again": "another_life",
+        "sound": "renumbered",
+    }
+    status, _, err = shown_first(
+        file, "progress", "rebase", *OPTIONS, "-p", name, "--persistence-id", "sound"
+    )
+    assert status == 2 and "progress restart" in err
+    for persistence_id in ("again", "sound"):
+        restarted(file, name, persistence_id)
+    deliver(configured, name, spark)
+    hour = {"reread": (f"{datetime.now(UTC) - timedelta(hours=1):%FT%TZ}", f"{datetime.now(UTC):%FT%TZ}")}
+    deliver(configured, name, spark, **hour)
+    wanted = sorted(map(as_row, [*first, *new]))
+    assert clickhouse_rows(configured, name) == wanted and not holds(configured, name)
+    sealed = next(one for one in reversed(manifests(configured, name)) if one.batches)
+    for batch in sealed.batches:
+        withdraw = ("batches", "withdraw", batch.batch_id, "--run", str(sealed.run), "-p", name)
+        status, _, err = shown_first(file, *withdraw, "--why", "x", "--yes")
+        assert status == 0, err
+    assert clickhouse_rows(configured, name) == sorted(map(as_row, first))
+    deliver(configured, name, spark, **hour)
+    again = [row._replace(late=0) for row in clickhouse_rows(configured, name)]
+    assert sorted(again) == wanted and not holds(configured, name)
+
+
+def test_copy_of_delivered_event_is_dropped(started, spark):
+    """Write a second row of a delivered event at a later time: it is no other life, and what follows is delivered."""
+    made, configured, _, first = started
+    name = only(configured)
+    copy, following = of_now("again", (3, 4))
+    made.view([copy])
+    made.both([following])
+    deliver(configured, name, spark)
+    assert clickhouse_rows(configured, name) == sorted(map(as_row, [*first, following]))
+    assert not holds(configured, name)
 
 
 def test_journal_created_again_stops_before_planning(started, spark, stack):

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import holds as hold_looks
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.verification import tag_table
 from tagmill.domain.time_buckets import BucketSize
@@ -332,3 +333,36 @@ def test_few_rows_of_day_buckets_stop(pipeline, spark):
     assert len({row["timebucket"] for row in rows}) == 1
     stopped(configured, name, spark, 'set bucket_size = "Day"')
     assert holds(configured, name) == {}
+
+
+def test_rows_early_in_wide_gap_end_hold(pipeline, spark, monkeypatch):
+    """Write a gap's rows into buckets before those that a fingerprint covers: the hold ends."""
+    monkeypatch.setattr(hold_looks, "MAX_BUCKETS", 3)
+    journal, configured, name = pipeline(max_missing_to_search=2)
+    sent = event("p", 1, BEGIN), event("p", 6, BEGIN + timedelta(hours=20))
+    journal.view(sent)
+    deliver(configured, name, spark)
+    assert [hold.reason for hold in holds(configured, name).values()] == ["too_many_missing"]
+    missing = events("p", (2, 3, 4, 5), BEGIN + timedelta(hours=4))
+    journal.view(missing)
+    # The run reads what look-back reads, once these hours are due.
+    hours = (BEGIN, BEGIN + timedelta(hours=6))
+    deliver(configured, name, spark, reread=[f"{moment:%FT%TZ}" for moment in hours])
+    deliver(configured, name, spark)
+    assert clickhouse_rows(configured, name) == sorted(map(as_row, [*sent, *missing]))
+    assert not holds(configured, name)
+
+
+def test_gap_of_large_events_is_held(pipeline, spark):
+    """Let a gap's events in the journal be larger than a run takes: no run asks again, until the view has them."""
+    journal, configured, name = pipeline()
+    numbers = events("p", (1, 2, 3, 4), BEGIN)
+    journal.messages(numbers)
+    journal.view([numbers[0], numbers[3]])
+    with patch.object(hold_looks, "MAX_GAP_BYTES", 40):
+        deliver(configured, name, spark)
+    assert [hold.reason for hold in holds(configured, name).values()] == ["gap_too_large"]
+    assert not deliver(configured, name, spark)
+    journal.view(numbers[1:3])
+    deliver(configured, name, spark)
+    assert clickhouse_rows(configured, name) == sorted(map(as_row, numbers)) and not holds(configured, name)

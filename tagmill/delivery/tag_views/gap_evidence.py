@@ -23,8 +23,8 @@ MAX_GAPS = 10_000
 # Events from the journal that one run keeps; gaps that come after them wait for the next run. As many as
 # max_missing_to_search may be, or a gap would wait for ever.
 MAX_BACKFILLED_EVENTS = 200_000
-# Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the
-# next run.
+# Bytes of payloads and keys from the journal from which on gaps wait for the next run; the gap with which they are
+# reached may have holds.MAX_GAP_BYTES.
 MAX_BACKFILLED_BYTES = 256 * 1024 * 1024
 # Buckets that a scan for a lower number reads at most.
 MAX_EARLIER_BUCKETS = 200
@@ -83,6 +83,8 @@ class GapInvestigator:
         if full or gap.size > self.pipeline.max_missing_to_search:
             return Evidence(None, deleted_to, seen_at)
         events = events_of_gap(self.views, self.pipeline, tag, persistence_id, gap)
+        if events is None:
+            return Evidence(None, deleted_to, seen_at, too_large=True)
         return Evidence(
             tuple(self._keep(key, gap.first + i, event) for i, event in enumerate(events)),
             deleted_to,
@@ -94,13 +96,7 @@ class GapInvestigator:
         ticks = ticks_of(event.offset)
         timebucket = self.pipeline.bucket_size.start(ticks)
         self.backfilled.append(Backfilled(index, key, number, event, timebucket))
-        size = (
-            len(event.event or b"")
-            + len(event.meta or b"")
-            + len(key[0].encode())
-            + len(key[1].encode())
-            + 100
-        )
+        size = event.size + len(key[0].encode()) + len(key[1].encode()) + 100
         self._backfilled_bytes += size
         handle = (FROM_JOURNAL, index, timebucket, size)
         missing = event.event is None or event.ser_id is None
@@ -126,7 +122,7 @@ class GapInvestigator:
         for bucket in reversed(before[-MAX_EARLIER_BUCKETS:]):
             numbers = [
                 number
-                for number, _, _ in self.views.numbers(tag, persistence_id, [bucket])
+                for number, *_ in self.views.numbers(tag, persistence_id, [bucket])
                 if number <= gap.last
             ]
             if numbers:

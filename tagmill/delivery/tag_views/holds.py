@@ -3,7 +3,7 @@ were judged.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
@@ -16,14 +16,24 @@ from tagmill.domain.continuity.rules import fit_between
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.domain.timeuuid import ticks as ticks_of
-from tagmill.journal.tag_view_reader import JournalEvent, Views
+from tagmill.journal.tag_view_reader import JournalEvent, JournalKey, Views
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import Ledger
 
 # Holds that one plan probes; the others wait for their turn. A probe reads key columns on the server.
 MAX_PROBES = 2000
-# Buckets of a hold that a probe reads, the last ones.
+# Buckets of a hold that a probe reads, the last ones. A run that reads a missing number in an earlier one says so
+# (seal_outputs.in_their_gaps).
 MAX_BUCKETS = 50
+# Bytes of payloads that a run takes from the journal for one gap at most.
+MAX_GAP_BYTES = 512 * 1024 * 1024
+# Reasons of holds that wait for missing numbers, which may come into the view or be in the journal.
+WAIT_FOR_NUMBERS = (
+    Reason.GAP.value,
+    Reason.FIRST_SEEN.value,
+    Reason.GAP_TOO_WIDE.value,
+    Reason.GAP_TOO_LARGE.value,
+)
 
 
 def holds_to_recheck(
@@ -106,31 +116,37 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
 
     Without a held row there is nothing that an answer would deliver.
     """
-    if not hold.held_rows or hold.reason not in ("hole", "first_seen", "too_many_missing"):
+    if not hold.held_rows or hold.reason not in WAIT_FOR_NUMBERS:
         return False
     old_enough = (
         from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
     )
     if old_enough and hold.gap.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
         return True
-    if hold.gap.size > pipeline.max_missing_to_search:
+    if hold.reason == Reason.GAP_TOO_LARGE or hold.gap.size > pipeline.max_missing_to_search:
         return False
-    return bool(events_of_gap(views, pipeline, hold.tag, hold.persistence_id, hold.gap))
+    keys = views.journal_keys(hold.tag, hold.persistence_id, hold.gap, hold.gap.size + 1)
+    return _fill(keys, pipeline, hold.tag, hold.gap)
 
 
 def events_of_gap(
     views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, gap: Gap
-) -> list[JournalEvent]:
-    """Return the journal's events that fill a gap, in order.
+) -> list[JournalEvent] | None:
+    """Return the journal's events that fill a gap, in order; None if they have more than MAX_GAP_BYTES.
 
     Returns an empty list unless the rules take them (continuity.rules), and all are at or after the tag's
     start: what would be refused would be asked for by each plan.
     """
-    events = views.journal_events(tag, persistence_id, gap, gap.size + 1)
+    events = views.journal_events(tag, persistence_id, gap, gap.size + 1, MAX_GAP_BYTES)
+    if sum(event.size for event in events) > MAX_GAP_BYTES:
+        return None
+    return events if _fill([event.key for event in events], pipeline, tag, gap) else []
+
+
+def _fill(keys: Sequence[JournalKey], pipeline: PipelineSettings, tag: str, gap: Gap) -> bool:
     start = pipeline.start_ticks(tag)
-    whole = all(event.event is not None and event.ser_id is not None for event in events)
-    fit = whole and fit_between(gap, [event.sequence_nr for event in events])
-    return events if fit and all(ticks_of(event.offset) >= start for event in events) else []
+    fit = all(key.is_whole for key in keys) and fit_between(gap, [key.sequence_nr for key in keys])
+    return fit and all(ticks_of(key.offset) >= start for key in keys)
 
 
 def _look(hold: HoldRow, seen: str) -> HoldRecheck:

@@ -6,7 +6,7 @@ A change of progress or holds claims a run number of its own, so its writes are 
 runs around it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from uuid import UUID
@@ -25,14 +25,16 @@ from tagmill.delivery.run_repairs import (
 )
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
-from tagmill.delivery.tag_views.holds import to_judge_again
+from tagmill.delivery.tag_views.holds import WAIT_FOR_NUMBERS, to_judge_again
 from tagmill.delivery.tag_views.model import Manifest, Plan
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity import rules
-from tagmill.domain.continuity.model import Progress, Reason
+from tagmill.domain.continuity.lives import new_life
+from tagmill.domain.continuity.model import Progress, Reason, Row
 from tagmill.domain.time_buckets import first_ticks
+from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import GuardRefused, SealedFileDamaged, WorkUnfinished, about
 from tagmill.journal.tag_view_reader import Views
@@ -46,9 +48,7 @@ from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.workspace import Workspace
 
 CLOSABLE = (
-    "hole",
-    "first_seen",
-    "too_many_missing",
+    *WAIT_FOR_NUMBERS,
     "null_event",
     "broken_offset",
     "two_events_one_number",
@@ -289,10 +289,18 @@ class Interventions(OperatorAction):
             this_run = ledger.free_number(self.name)
             hold = self._hold(workspace, tag, persistence_id)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
+            seen, delivered = self._events(ledger, tag, persistence_id)
+            if hold.reason == Reason.ANOTHER_LIFE or (before and new_life(before, seen, delivered)):
+                raise GuardRefused(
+                    f"pipeline {self.name}: the numbers of {persistence_id!r}, tag {tag!r}, began again, so the "
+                    "delivered events are not those of the view. Nothing was changed; deliver its new life: "
+                    f"tagmill progress restart --pipeline {self.name} --tag {tag} --persistence-id {persistence_id}",
+                    pipeline=self.name,
+                )
             given = None
             if number is not None and sequence_nr is not None:
                 given = number, sequence_nr, before.offset if before else ""
-            progress = self._looked_up(ledger, tag, persistence_id, given)
+            progress = self._looked_up(tag, persistence_id, seen, delivered, given)
             self._intervene(
                 workspace,
                 this_run,
@@ -317,30 +325,47 @@ class Interventions(OperatorAction):
             return accepted(self.name, self.pipeline.keyspace)
 
     def restart(self, tag: str, persistence_id: str) -> str:
-        """Forget the progress of a persistence_id that began another life: the next run judges what is held
-        from its number 1 on.
+        """Forget the progress of a persistence_id that began another life, and note when that began: the next run
+        judges what is held from there on.
         """
         with self.at_work() as workspace:
             ledger = workspace.ledger
             this_run = ledger.free_number(self.name)
             hold = self._hold(workspace, tag, persistence_id)
             require_another_life(self.name, hold)
+            before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
+            seen, delivered = self._events(ledger, tag, persistence_id)
+            progress = new_life(before, seen, delivered) if before else None
+            if progress is None:
+                return self._judge_again(workspace, this_run, hold)
+            again = [row for row in seen if row.ticks >= progress.life_from]
+            if twice := sum((row.sequence_nr, row.writer_uuid) in delivered for row in again):
+                raise GuardRefused(
+                    f"pipeline {self.name}: ClickHouse has {twice} of the events that the view has of "
+                    f"{persistence_id!r}, tag {tag!r}, since its numbers began again: they would be delivered twice. "
+                    "Nothing was changed; remove their copies from the view",
+                    pipeline=self.name,
+                )
             self.claim_run(
                 workspace, f"progress restart {tag} {persistence_id}", "Nothing was changed", this_run
             )
+            lost = sum(
+                row.ticks < progress.life_from and (row.sequence_nr, row.writer_uuid) not in delivered
+                for row in seen
+            )
             said = (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its "
-                "new life from number 1 on"
-            )
+                f"new life from number {progress.number + 1} on; rows before "
+                f"{to_datetime(progress.life_from):%FT%TZ} count as its earlier life's"
+            ) + (f", {lost} of them are not in ClickHouse" if lost else "")
             if self.dry_run:
-                before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
                 return (
                     f"{said} ({hold.held_rows} rows are held); progress ({_place(before)}) would be forgotten, "
                     "ClickHouse keeps the earlier life"
                 )
             ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
             checkpoints.reached("intervene.before_progress")
-            ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
+            ledger.delivered.begin_life(self.name, this_run, (tag, persistence_id), progress)
             return said
 
     # -- guards
@@ -382,23 +407,57 @@ class Interventions(OperatorAction):
             )
         return hold
 
+    def _events(
+        self, ledger: Ledger, tag: str, persistence_id: str
+    ) -> tuple[list[Row], set[tuple[int, str]]]:
+        """Return the rows of a persistence_id in the view, and (sequence_nr, writer_uuid) of those in ClickHouse."""
+        views = Views(ledger.cassandra, self.pipeline.journal)
+        rows = [
+            Row(number, sequence_nr or 0, ticks_of(offset), str(offset), writer)
+            for number, sequence_nr, offset, writer in views.numbers(
+                tag, persistence_id, views.buckets([tag])[tag]
+            )
+        ]
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            clickhouse.sync_replica(self.pipeline.destination)
+            return rows, clickhouse.events_of(self.pipeline.destination, tag, persistence_id)
+
+    def _judge_again(self, workspace: Workspace, run: int, hold: HoldRow) -> str:
+        """Let the next run judge a hold for another life again, since the view has no event of one."""
+        none = (
+            f"the view has no event of {hold.persistence_id!r}, tag {hold.tag!r}, whose number or sequence_nr "
+            "began again with a writer that ClickHouse does not know"
+        )
+        if hold.reason != Reason.ANOTHER_LIFE:
+            raise GuardRefused(
+                f"pipeline {self.name}: {none}. Nothing was changed; continue it under its new numbers: tagmill "
+                f"progress rebase --pipeline {self.name} --tag {hold.tag} --persistence-id {hold.persistence_id}",
+                pipeline=self.name,
+            )
+        action = f"progress restart {hold.tag} {hold.persistence_id}: hold judged again"
+        self.claim_run(workspace, action, "Nothing was changed", run)
+        if not self.dry_run:
+            workspace.ledger.delivered.write_holds(self.name, run, [replace(hold, seen="")])
+        return (
+            f"pipeline {self.name}: {none}; its progress stays, and the next run judges it again. If it "
+            f"is held again, ClickHouse has lost events: tagmill audit --pipeline {self.name}"
+        )
+
     def _looked_up(
-        self, ledger: Ledger, tag: str, persistence_id: str, given: tuple[int, int, str] | None
+        self,
+        tag: str,
+        persistence_id: str,
+        seen: Iterable[Row],
+        delivered: Collection[tuple[int, str]],
+        given: tuple[int, int, str] | None,
     ) -> Progress:
         """Return progress under the new numbers, from the rows of the view that ClickHouse has; some may have
         been withdrawn or given up.
 
         Raises GuardRefused if ClickHouse has none of them and no number is given.
         """
-        views = Views(ledger.cassandra, self.pipeline.journal)
-        rows = [
-            (n, nr or 0, str(at))
-            for n, nr, at in views.numbers(tag, persistence_id, views.buckets([tag])[tag])
-        ]
-        with ClickHouse(self.settings.clickhouse) as clickhouse:
-            clickhouse.sync_replica(self.pipeline.destination)
-            there = clickhouse.sequence_nrs(self.pipeline.destination, tag, persistence_id)
-        progress = rules.rebased(rows, there, given)
+        rows = [(row.number, row.sequence_nr, row.offset, row.writer_uuid) for row in seen]
+        progress = rules.rebased(rows, delivered, given)
         if progress is None:
             raise GuardRefused(
                 f"pipeline {self.name}: ClickHouse has none of the view's rows of {persistence_id!r}, "
@@ -520,11 +579,11 @@ def require_closable(pipeline_name: str, hold: HoldRow) -> None:
 
 
 def require_another_life(pipeline_name: str, hold: HoldRow) -> None:
-    """Raise GuardRefused if a hold is not for a persistence_id whose numbers began again."""
-    if hold.reason != Reason.ANOTHER_LIFE:
+    """Raise GuardRefused if a hold can't be for a persistence_id whose numbers, or sequence_nrs only, began again."""
+    if hold.reason not in (Reason.ANOTHER_LIFE, Reason.RENUMBERED):
         raise GuardRefused(
             f"hold of {hold.persistence_id!r}, tag {hold.tag!r}, is for {hold.reason}, not "
-            f"{Reason.ANOTHER_LIFE}. Nothing was changed; "
+            f"{Reason.ANOTHER_LIFE} or {Reason.RENUMBERED}. Nothing was changed; "
             f"look: tagmill holds --pipeline {pipeline_name}",
             pipeline=pipeline_name,
         )

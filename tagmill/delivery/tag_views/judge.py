@@ -117,6 +117,7 @@ def _known(record: Any) -> Progress | None:
         int(ticks) if ticks == ticks else 0,
         offset if isinstance(offset, str) else "",
         read_intervals(record["known_missing"] if isinstance(record["known_missing"], str) else ""),
+        int(record["known_life_from"]),
     )
 
 

@@ -3,64 +3,60 @@ delivered.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 from pyspark.sql import DataFrame
 
 from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.destination_retention import Expiry
 from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.suspects import is_in_doubt
-from tagmill.domain import identifiers
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 
-# Rows that one run looks up in ClickHouse; a key with more is held until another run.
-MAX_ROWS = 20_000
-OFFSETS_AT_ONCE = 1000
-
-
-def strangers(rows: DataFrame, clickhouse: ClickHouse, destination: str) -> dict[Key, frozenset[str]]:
-    """Return by key the offsets of rows that count as delivered by their number but are not in ClickHouse.
-
-    In: key rows with progress. Only rows that are later than the last delivered one, or in its place, are
-    looked up in ClickHouse.
-    """
-    doubtful = (
-        rows.where(is_in_doubt())
-        .select("tag", "persistence_id", "offset")
-        .distinct()
-        .limit(MAX_ROWS)
-        .collect()
-    )
-    wanted: dict[Key, set[str]] = defaultdict(set)
-    for row in doubtful:
-        wanted[row.tag, row.persistence_id].add(row.offset)
-    return undelivered(wanted, clickhouse, destination)
+# Rows that ClickHouse is asked about together.
+ROWS_AT_ONCE = 10_000
 
 
-def undelivered(
-    wanted: Mapping[Key, Collection[str]], clickhouse: ClickHouse, destination: str
+@dataclass(frozen=True, slots=True)
+class DoubtfulRow:
+    """A row that may be of another life. `ticks`: time of the offset, 100 ns since 1970."""
+
+    tag: str
+    persistence_id: str
+    sequence_nr: int
+    writer_uuid: str
+    ticks: int
+    offset: str
+
+
+def in_doubt(rows: DataFrame) -> Iterator[DoubtfulRow]:
+    """Yield those of key rows with progress that may be of another life."""
+    columns = ("tag", "persistence_id", "sequence_nr", "writer_uuid", "event_time", "offset")
+    for row in rows.where(is_in_doubt()).select(*columns).distinct().toLocalIterator():
+        yield DoubtfulRow(*row)
+
+
+def strangers(
+    rows: Iterable[DoubtfulRow], clickhouse: ClickHouse, pipeline: PipelineSettings
 ) -> dict[Key, frozenset[str]]:
-    """Return by key those of these offsets that are not in ClickHouse; keys without such ones are left out."""
-    if not wanted:
-        return {}
-    delivered = _delivered(
-        clickhouse, destination, {offset for offsets in wanted.values() for offset in offsets}
-    )
-    found = {
-        key: frozenset(offset for offset in offsets if (*key, offset) not in delivered)
-        for key, offsets in wanted.items()
-    }
-    return {key: offsets for key, offsets in found.items() if offsets}
+    """Return by key the offsets of rows whose events are not in ClickHouse; keys without such rows are left out.
 
-
-def _delivered(clickhouse: ClickHouse, destination: str, offsets: Iterable[str]) -> set[tuple[str, str, str]]:
-    """Return (tag, persistence_id, offset) of the rows in ClickHouse that have one of these offsets."""
-    clickhouse.sync_replica(destination)
-    ordered, found = sorted(offsets), set[tuple[str, str, str]]()
-    query = (
-        f"SELECT toString(`tag`), `persistence_id`, toString(`offset`) FROM {identifiers.sql(destination)} "
-        "WHERE `offset` IN %(offsets)s"
-    )
-    for begin in range(0, len(ordered), OFFSETS_AT_ONCE):
-        rows = clickhouse.rows(query, {"offsets": tuple(ordered[begin : begin + OFFSETS_AT_ONCE])})
-        found |= {(str(tag), str(persistence_id), str(offset)) for tag, persistence_id, offset in rows}
-    return found
+    A row past the destination's retention counts as delivered: ClickHouse may have removed it.
+    """
+    found = defaultdict[Key, set[str]](set)
+    remaining, first = iter(rows), True
+    while group := list(islice(remaining, ROWS_AT_ONCE)):
+        if first:
+            clickhouse.sync_replica(pipeline.destination)
+            expiry = Expiry.declared(pipeline, clickhouse)
+            cutoff, first = expiry.cutoff_ms * TICKS_PER_MILLISECOND if expiry else None, False
+        kept = [row for row in group if cutoff is None or row.ticks >= cutoff]
+        asked = {(row.tag, row.persistence_id, row.sequence_nr) for row in kept}
+        there = clickhouse.present(pipeline.destination, asked)
+        for row in kept:
+            if (row.tag, row.persistence_id, row.sequence_nr, row.writer_uuid) not in there:
+                found[row.tag, row.persistence_id].add(row.offset)
+    return {key: frozenset(offsets) for key, offsets in found.items()}

@@ -228,7 +228,7 @@ class ManyRows:
         if not self.plan.first:
             with ClickHouse(self.settings.clickhouse) as clickhouse:
                 investigation.knowledge.strangers |= lives.strangers(
-                    rows.frame, clickhouse, self.pipeline.destination
+                    lives.in_doubt(rows.frame), clickhouse, self.pipeline
                 )
         policies = {tag: seal_outputs.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
         for number in range(MAX_PASSES + 1):

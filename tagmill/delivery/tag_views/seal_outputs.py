@@ -3,7 +3,7 @@ the view.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.delivery.tag_views import batch_contents
 from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import MAX_GAPS, Backfilled
+from tagmill.delivery.tag_views.holds import WAIT_FOR_NUMBERS
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import HoldRecheck, HourRows, Manifest, Plan, TagOutcome, TagRange
@@ -323,22 +324,49 @@ def no_longer_held(plan: Plan, look: HoldRecheck, *, judged: bool) -> dict[str, 
 
 def _holds_that_grew(sealed: SealInputs) -> list[dict[str, Any]]:
     """Return the holds that were not judged again but keep back another number of rows, because of new rows
-    or late ones.
+    or late ones, or whose gap has a row now.
     """
     read = counts(sealed.frozen_rows, [*KEY, "is_new"])
     new_rows = {(tag, persistence_id): rows for (tag, persistence_id, is_new), rows in read.items() if is_new}
-    return [hold_record(hold) for hold in grown(sealed.frozen, new_rows, sealed.recounted)]
+    in_gap = in_their_gaps(sealed.frozen, sealed.frozen_rows)
+    return [hold_record(hold) for hold in grown(sealed.frozen, new_rows, sealed.recounted, in_gap)]
+
+
+def in_their_gaps(holds: Iterable[HoldRow], rows: KeptRows | None) -> set[Key]:
+    """Return the holds that wait for missing numbers of which some have come in these rows.
+
+    A fingerprint covers only the last buckets of a wide gap.
+    """
+    waiting = [hold for hold in holds if hold.reason in WAIT_FOR_NUMBERS]
+    if rows is None or not waiting:
+        return set()
+    columns = [[getattr(hold, name) for hold in waiting] for name in KEY]
+    ends = [[getattr(hold.gap, name) for hold in waiting] for name in ("first", "last")]
+    gaps = pa.table([*columns, *ends], [*KEY, "first", "last"])
+    number, found = pc.field("tag_pid_sequence_nr"), set[Key]()
+    for table in rows.tables([*KEY, "tag_pid_sequence_nr"]):
+        of_gap = table.join(gaps, list(KEY), join_type="inner")
+        inside = of_gap.filter((number >= pc.field("first")) & (number <= pc.field("last")))
+        found |= {(row["tag"], row["persistence_id"]) for row in inside.select(KEY).to_pylist()}
+    return found
 
 
 def grown(
-    holds: Iterable[HoldRow], new_rows: Mapping[Key, int], recounted: Mapping[Key, int]
+    holds: Iterable[HoldRow],
+    new_rows: Mapping[Key, int],
+    recounted: Mapping[Key, int],
+    in_gap: Collection[Key],
 ) -> Iterator[HoldRow]:
-    """Yield the holds that keep back another number of rows: `new_rows` more, or as many as were recounted."""
+    """Yield the holds that keep back another number of rows: `new_rows` more, or as many as were recounted.
+
+    Those of which missing numbers have come (`in_gap`) lose their fingerprint, so that the next plan judges them.
+    """
     for hold in holds:
         key = (hold.tag, hold.persistence_id)
         rows = recounted.get(key, hold.held_rows + new_rows.get(key, 0))
-        if rows != hold.held_rows:
-            yield replace(hold, held_rows=rows)
+        changed = replace(hold, held_rows=rows, seen="" if key in in_gap else hold.seen)
+        if changed != hold:
+            yield changed
 
 
 def hold_record(hold: HoldRow) -> dict[str, Any]:

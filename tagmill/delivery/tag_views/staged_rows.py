@@ -28,8 +28,13 @@ def as_batch_rows(rows: pa.Table, unit: int, tag: str, latest_ticks: int) -> pa.
 
     In: the columns of tag_views but the tag. `size` has the bytes of payload and keys.
     """
-    count, (batch,) = rows.num_rows, rows.combine_chunks().to_batches()
-    columns = event_columns(batch, latest_ticks)
+    # More than 2 GiB of a column do not fit into one batch.
+    batches = rows.combine_chunks().to_batches()
+    return pa.concat_tables(_as_batch_rows(batch, unit, tag, latest_ticks) for batch in batches)
+
+
+def _as_batch_rows(batch: pa.RecordBatch, unit: int, tag: str, latest_ticks: int) -> pa.Table:
+    count, columns = batch.num_rows, event_columns(batch, latest_ticks)
     fixed = len(tag.encode()) + 100
     columns |= {
         "unit": pa.repeat(unit, count),

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.ledger.progress import ProgressStore
 from tagmill.spark.cassandra_table import CassandraTable
 from tagmill.spark.columns import offset_ticks
 
@@ -25,6 +26,7 @@ KNOWN = {
     "known_missing": "string",
     "known_written": "bigint",
     "known_ticks": "bigint",
+    "known_life_from": "bigint",
 }
 KEY_COLUMNS = (
     "unit",
@@ -86,11 +88,12 @@ def run_summaries(files: DataFrame) -> DataFrame:
 def with_progress(rows: DataFrame, cassandra: Cassandra, pipeline: str, *, none_yet: bool) -> DataFrame:
     """Look up progress and add it, as the columns of KNOWN.
 
-    In: distinct (tag, persistence_id) and other columns. Out: all null without progress; known_written is the
-    write time.
+    In: distinct (tag, persistence_id) and other columns. Out: all null without progress, but known_life_from is 0;
+    known_written is the write time.
     """
     if none_yet:
-        return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in KNOWN.items()))
+        nothing = {name: F.lit(None).cast(kind) for name, kind in KNOWN.items()}
+        return rows.withColumns(nothing | {"known_life_from": F.lit(0).cast("bigint")})
     known = CassandraTable.of_ledger(cassandra, "progress").rows_of(
         rows.withColumn("pipeline", F.lit(pipeline)),
         ["pipeline", *KEY],
@@ -102,7 +105,15 @@ def with_progress(rows: DataFrame, cassandra: Cassandra, pipeline: str, *, none_
         known_written="writetime(tag_pid_sequence_nr)",
     )
     ticks = F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0))
-    return known.drop("pipeline").withColumn("known_ticks", ticks)
+    with_ticks = known.drop("pipeline").withColumn("known_ticks", ticks)
+    lives = ProgressStore(cassandra, cassandra.settings.ledger_keyspace).lives(pipeline)
+    later = rows.sparkSession.createDataFrame(
+        [(*key, life_from) for key, life_from in lives.items()],
+        "tag string, persistence_id string, life_from bigint",
+    )
+    with_lives = with_ticks.join(F.broadcast(later), list(KEY), "left") if lives else with_ticks
+    life_from = F.coalesce("life_from", F.lit(0)) if lives else F.lit(0)
+    return with_lives.withColumn("known_life_from", life_from.cast("bigint")).drop("life_from")
 
 
 def is_clean(written_to: int) -> Column:
@@ -127,7 +138,8 @@ def is_delivered() -> Column:
     A number in or below an interval that was never delivered is left to the rules.
     """
     last_missing = F.coalesce(F.substring_index("known_missing", "-", -1).cast("bigint"), F.lit(0))
-    return _is_passed() & (F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0)))
+    settled = F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0))
+    return _of_earlier_life() | (_is_passed() & settled)
 
 
 def was_delivered() -> Column:
@@ -140,7 +152,12 @@ def was_delivered() -> Column:
             F.substring_index(part, "-", 1).cast("bigint"), F.substring_index(part, "-", -1).cast("bigint")
         ),
     )
-    return _is_passed() & (number >= 1) & ~is_missing
+    return _of_earlier_life() | (_is_passed() & (number >= 1) & ~is_missing)
+
+
+def _of_earlier_life() -> Column:
+    """Return, over key rows with progress, whether a row is of a life before the one of progress."""
+    return (F.col("known_life_from") > 0) & (F.col("event_time") < F.col("known_life_from"))
 
 
 def _is_passed() -> Column:
@@ -161,5 +178,6 @@ def is_in_doubt() -> Column:
         (number <= F.col("known_number"))
         & (F.col("known_ticks") > 0)
         & ((F.col("event_time") > F.col("known_ticks")) | in_place)
+        & ~_of_earlier_life()
     )
     return F.coalesce(doubt, F.lit(False))

@@ -20,6 +20,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.delivery.run_repairs import take_out
 from tagmill.delivery.tag_views.model import Manifest, Plan, TagOutcome, Withdrawn
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
+from tagmill.domain.batches.layout import EventKey
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Gap
@@ -45,6 +46,7 @@ EVENT_SCHEMA = pa.schema(
         "sequence_nr": pa.int64(),
         "number": pa.int64(),
         "timebucket": pa.int64(),
+        "writer_uuid": pa.string(),
     }
 )
 PROGRESS_SCHEMA = pa.schema(
@@ -59,13 +61,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event to deliver again: its bucket, and the number under which a reader of the view finds it."""
+    """An event to deliver again: its bucket, and the number under which a reader of the view finds it.
+
+    `writer_uuid` is None in the file of a withdrawal that an earlier version planned.
+    """
 
     tag: str
     persistence_id: str
     sequence_nr: int
     number: int
     timebucket: int
+    writer_uuid: str | None = None
 
 
 def plan(
@@ -214,7 +220,15 @@ def withdrawable(
 
 def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
     """Yield the key columns of a sealed batch, ROWS_AT_ONCE rows at a time."""
-    columns = ["tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "offset", "timebucket"]
+    columns = [
+        "tag",
+        "persistence_id",
+        "sequence_nr",
+        "tag_pid_sequence_nr",
+        "offset",
+        "timebucket",
+        "writer_uuid",
+    ]
     with files.open_sealed(batch.file, batch.sha256) as source:
         for rows in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE, columns=columns):
             yield rows.to_pylist()
@@ -249,11 +263,12 @@ class ViewPlaces:
         the moved event under that number.
         """
         near = (bucket + step for bucket in (event.timebucket, now.timebucket) for step in self._neighbours)
-        for number, sequence_nr, offset in self.views.numbers(
+        for number, sequence_nr, offset, writer in self.views.numbers(
             event.tag, event.persistence_id, sorted(set(near))
         ):
             if number == event.number and sequence_nr is not None:
-                return replace(event, sequence_nr=sequence_nr, timebucket=self.size.start(ticks_of(offset)))
+                bucket = self.size.start(ticks_of(offset))
+                return replace(event, sequence_nr=sequence_nr, timebucket=bucket, writer_uuid=writer)
         return replace(event, timebucket=now.timebucket)
 
     @property
@@ -273,6 +288,7 @@ class ViewPlaces:
                 row["sequence_nr"],
                 row["tag_pid_sequence_nr"],
                 row["timebucket"],
+                row["writer_uuid"],
             )
             for row in rows
         ]
@@ -310,6 +326,8 @@ class ViewPlaces:
             )
         around = Gap(event.number, event.number, event.sequence_nr - 1, event.sequence_nr + 1)
         for found in self.views.journal_events(event.tag, event.persistence_id, around, 2):
+            if (found.writer_uuid or "") != event.writer_uuid:
+                continue  # of another life
             bucket = self.size.start(ticks_of(found.offset))
             for number, sequence_nr in self.views.numbers_at(
                 event.tag, bucket, found.offset, event.persistence_id
@@ -422,8 +440,8 @@ def _progress(
         present = clickhouse.present(
             table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
         )
-        for key, number in undelivered(events, present):
-            numbers.setdefault(key, set()).add(number)
+        for event in undelivered(events, present):
+            numbers.setdefault((event.tag, event.persistence_id), set()).add(event.number)
     keys = list(numbers)
     rows: list[dict[str, Any]] = []
     for (tag, persistence_id), known in zip(
@@ -449,13 +467,14 @@ def _progress(
     yield rows
 
 
-def undelivered(
-    events: Iterable[Event], present: Collection[tuple[str, str, int]]
-) -> Iterator[tuple[Key, int]]:
-    """Yield key and number of each event that is `present` (tag, persistence_id, sequence_nr) in no batch."""
+def undelivered(events: Iterable[Event], present: Collection[EventKey]) -> Iterator[Event]:
+    """Yield the events that are `present` in no batch; of an unknown writer, those that no writer's is."""
+    of_any_writer = {key[:3] for key in present}
     for event in events:
-        if (event.tag, event.persistence_id, event.sequence_nr) not in present:
-            yield (event.tag, event.persistence_id), event.number
+        key = (event.tag, event.persistence_id, event.sequence_nr)
+        there = key in of_any_writer if event.writer_uuid is None else (*key, event.writer_uuid) in present
+        if not there:
+            yield event
 
 
 def _events(files: RunFiles, document: Plan) -> Iterator[list[Event]]:

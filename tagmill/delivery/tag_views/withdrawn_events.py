@@ -39,7 +39,9 @@ def events(workspace: Workspace) -> Iterator[Event]:
                         {(r["tag"], r["persistence_id"], r["sequence_nr"]) for r in rows},
                     )
                     missing = [
-                        r for r in rows if (r["tag"], r["persistence_id"], r["sequence_nr"]) not in there
+                        r
+                        for r in rows
+                        if (r["tag"], r["persistence_id"], r["sequence_nr"], r["writer_uuid"]) not in there
                     ]
                     yield from standing.of([missing])
             except SealedFileDamaged as error:

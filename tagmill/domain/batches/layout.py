@@ -16,6 +16,9 @@ from typing import Literal
 
 FACTOR = 0x9E3779B97F4A7C15
 NULL_VALUE = 0x632BE59BD9B4E019
+# What identifies an event of tag views: (tag, persistence_id, sequence_nr, writer_uuid). A persistence_id that was
+# deleted and begun again has the same sequence_nrs again, from another writer.
+EventKey = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Layout:
         return row_checksum_sql(self.columns)
 
 
-TAG_VIEWS = Layout(COLUMNS, identity=("tag", "persistence_id", "sequence_nr"))
+TAG_VIEWS = Layout(COLUMNS, identity=("tag", "persistence_id", "sequence_nr", "writer_uuid"))
 NAMES = TAG_VIEWS.names
 
 

@@ -11,7 +11,9 @@ def merge(ledger: Progress | None, destination: Progress) -> Progress:
         return destination
     further = ledger if ledger.number >= destination.number else destination
     missing = _intersection(_missing_to(ledger, further.number), _missing_to(destination, further.number))
-    return Progress(further.number, further.sequence_nr, further.ticks, further.offset, missing)
+    return Progress(
+        further.number, further.sequence_nr, further.ticks, further.offset, missing, ledger.life_from
+    )
 
 
 def _missing_to(progress: Progress, number: int) -> tuple[Interval, ...]:

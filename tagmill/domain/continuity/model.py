@@ -27,6 +27,7 @@ class Reason(StrEnum):
     CLOCK_SKEW = "clock_skew"
     GAP = "hole"
     GAP_TOO_WIDE = "too_many_missing"
+    GAP_TOO_LARGE = "gap_too_large"
     FIRST_SEEN = "first_seen"
     RENUMBERED = "renumbered"
     ANOTHER_LIFE = "another_life"
@@ -67,13 +68,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`."""
+    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`.
+
+    `life_from`: where its present life begins, in ticks; earlier rows are of an earlier life. 0 in the first life.
+    """
 
     number: int
     sequence_nr: int
     ticks: int
     offset: str
     missing: tuple[Interval, ...] = ()
+    life_from: int = 0
+
+    def of_earlier_life(self, ticks: int) -> bool:
+        """Return whether a row of this time is of an earlier life; times before 1970 are below 0."""
+        return self.life_from > 0 and ticks < self.life_from
 
     def delivered(self, number: int) -> bool:
         """Return whether this number has been delivered."""
@@ -107,12 +116,14 @@ class Evidence:
     """The journal's evidence about a gap.
 
     `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not
-    searched. `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
+    searched, or if they are `too_large` to be kept. `deleted_to`: of the metadata table, 0 if absent.
+    `seen_at_ticks`: when the gap was first seen.
     """
 
     events: tuple[Row, ...] | None = None
     deleted_to: int = 0
     seen_at_ticks: int | None = None
+    too_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

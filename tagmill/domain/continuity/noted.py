@@ -24,4 +24,5 @@ def with_delivered(progress: Progress | None, rows: Sequence[tuple[int, int, str
     if progress and progress.number == number:
         return replace(progress, missing=missing)
     _, sequence_nr, offset = ordered[-1]
-    return Progress(number, max(sequence_nr, progress.sequence_nr if progress else 0), 0, offset, missing)
+    reached = max(sequence_nr, progress.sequence_nr if progress else 0)
+    return Progress(number, reached, 0, offset, missing, progress.life_from if progress else 0)

@@ -53,7 +53,8 @@ def judge(
     walk = _Walk(progress, policy, evidence or {}, earlier, strangers)
     ordered = sorted(rows, key=_place)
     for number, same in groupby(ordered, key=lambda row: row.number):
-        walk.step(number, list(same))
+        if rows_of_life := walk.of_this_life(list(same)):
+            walk.step(number, rows_of_life)
     return walk.finish()
 
 
@@ -93,31 +94,36 @@ def without(progress: Progress, numbers: Iterable[int]) -> Progress:
 
 
 def rebased(
-    rows: Collection[tuple[int, int, str]],
-    delivered: Collection[int],
+    rows: Collection[tuple[int, int, str, str]],
+    delivered: Collection[tuple[int, str]],
     last: tuple[int, int, str] | None = None,
 ) -> Progress | None:
     """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is
     delivered.
 
-    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`delivered`), and the last
-    delivered row if a person names it. Otherwise that is the row with the highest delivered sequence_nr.
+    In: rows of the view (number, sequence_nr, offset, writer_uuid), the delivered events (sequence_nr,
+    writer_uuid), and the last delivered row (number, sequence_nr, offset) if a person names it. Otherwise that is
+    the delivered row with the highest sequence_nr.
     Every number below it is missing if its event is not delivered. Numbers without a row are delivered if as
     many events are delivered between their neighbours as there are numbers.
     """
-    last = last or max((row for row in rows if row[1] in delivered), key=lambda row: row[1], default=None)
+    of_view = [row[:3] for row in rows if (row[1], row[3]) in delivered]
+    last = last or max(of_view, key=lambda row: row[1], default=None)
     if last is None:
         return None
-    ordered = sorted(delivered)
+    ordered = sorted({sequence_nr for sequence_nr, _ in delivered})
     missing: list[Interval] = []
     reached, reached_nr = 0, 0
-    below = sorted(row for row in rows if row[0] < last[0])
-    for number, same in groupby([*below, last], key=lambda row: row[0]):
-        numbers = [sequence_nr for _, sequence_nr, _ in same]
+    below = sorted(
+        (number, nr, (nr, writer) in delivered) for number, nr, _, writer in rows if number < last[0]
+    )
+    for number, same in groupby([*below, (*last[:2], True)], key=lambda row: row[0]):
+        events = list(same)
+        numbers = [sequence_nr for _, sequence_nr, _ in events]
         between = bisect_left(ordered, min(numbers)) - bisect_right(ordered, reached_nr)
         if between < number - reached - 1:
             missing.append((reached + 1, number - 1))
-        if number != last[0] and any(sequence_nr not in delivered for sequence_nr in numbers):
+        if not all(there for _, _, there in events):
             missing.append((number, number))
         reached, reached_nr = number, max(numbers)
     number, sequence_nr, offset = last
@@ -180,6 +186,18 @@ class _Walk:
         self.out = Judgement()
         self.held: tuple[Reason, Gap] | None = None
         self.held_rows: list[Row] = []
+
+    def of_this_life(self, rows: list[Row]) -> list[Row]:
+        """Drop rows of an earlier life, and return the others."""
+        if self.known is None or not self.known.life_from:
+            return rows
+        kept = []
+        for row in rows:
+            if self.known.of_earlier_life(row.ticks) and not row.offset_broken:
+                self._decide(row, Action.DROP, Reason.ALREADY_DELIVERED)
+            else:
+                kept.append(row)
+        return kept
 
     def step(self, number: int, rows: list[Row]) -> None:
         """Judge all rows that claim one number."""
@@ -263,8 +281,11 @@ class _Walk:
             self.out.closed.append(gap)
             self.known = close(self.known, gap)
             return True
-        wide = gap.size > self.policy.max_missing_to_search
-        reason = Reason.GAP_TOO_WIDE if wide else Reason.FIRST_SEEN if self.known is None else Reason.GAP
+        reason = Reason.FIRST_SEEN if self.known is None else Reason.GAP
+        if gap.size > self.policy.max_missing_to_search:
+            reason = Reason.GAP_TOO_WIDE
+        elif evidence.too_large:
+            reason = Reason.GAP_TOO_LARGE
         self.held = (reason, gap)
         return False
 
@@ -309,8 +330,10 @@ class _Walk:
                 self.order_ticks,
             )
         )
-        missing = self.known.missing if self.known else ()
-        self.known = Progress(row.number, row.sequence_nr, row.ticks, row.offset, missing)
+        known = self.known or Progress(0, 0, 0, "")
+        self.known = replace(
+            known, number=row.number, sequence_nr=row.sequence_nr, ticks=row.ticks, offset=row.offset
+        )
 
     def _deliver_late(self, row: Row) -> None:
         assert self.known is not None  # noqa: S101 - only numbers at or below progress are late

@@ -85,11 +85,12 @@ class ErasureSurvey:
     def _delivered(self, name: str, rows: Iterable[ViewRow], shared: dict[Key, _Shared]) -> None:
         pipeline = self.settings.pipeline(name)
         events = {
-            (row.tag, row.persistence_id, row.sequence_nr or 0)
+            row.event
             for row in rows
             if row.tag in pipeline.tags and ticks(row.timestamp) >= pipeline.start_ticks(row.tag)
         }
-        there = self.clickhouse.present(pipeline.destination, events) if events else set()
+        asked = {event[:3] for event in events}
+        there = self.clickhouse.present(pipeline.destination, asked) if asked else set()
         for event in events:
             one = shared.setdefault((name, event[0]), _Shared())
             if event in there:

@@ -240,9 +240,10 @@ class ViewCleanup:
             return refused
         rows = self.views.rows(bucket.tag, bucket.timebucket)
         while group := list(islice(rows, ROWS_AT_ONCE)):
-            events = {(row.tag, row.persistence_id, row.sequence_nr or 0) for row in group}
+            events = {row.event for row in group}
+            asked = {event[:3] for event in events}
             if any(
-                events - self.clickhouse.present(self.settings.pipeline(name).destination, events)
+                events - self.clickhouse.present(self.settings.pipeline(name).destination, asked)
                 for name in pipelines
             ):
                 return refused

@@ -16,7 +16,7 @@ def raised(code: int | None) -> None:
         raise DatabaseError(f"Code: {code}. DB::Exception: so it is", code=code)
 
 
-@pytest.mark.parametrize("code", [None, 209, 225, 236, 241, 286, 722])
+@pytest.mark.parametrize("code", [None, 198, 209, 225, 236, 241, 286, 499, 500, 722, 762])
 def test_what_passes_is_worth_another_try(code: int | None) -> None:
     """Errors that may pass, or that have no code, say to run the same command again."""
     with pytest.raises(StoreUnavailable, match="Run the same command again"):

@@ -48,3 +48,8 @@ def test_quoted_keys_are_three_and_short():
     keys = ["a", "b'", "x" * 100, "d", "e"]
     assert quoted(keys) == f"""'a', "b'", '{"x" * 40}'… and 2 more"""
     assert quoted(["a"], total=9) == "'a' and 8 more" and quoted([]) == ""
+
+
+def test_empty_text_is_no_id():
+    with pytest.raises(ConfigurationError, match="an empty text is no persistence id. Nothing was done"):
+        ids_of(["o-1", ""], None)

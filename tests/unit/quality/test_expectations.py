@@ -29,4 +29,4 @@ print(json.dumps([len(checks), len(page) > 1000, loaded, altair.Chart.__name__])
 def test_judged_loads_no_statistics_or_charts():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout.splitlines()[-1]) == [17, True, [], "Chart"]
+    assert json.loads(ended.stdout.splitlines()[-1]) == [18, True, [], "Chart"]

@@ -71,7 +71,7 @@ def judge(reports: Reports, docs: str, run: str = "run-00000007", **limits: floa
 def test_a_clean_run_passes_every_check(docs: str) -> None:
     verdict = judge(CLEAN, docs)
     assert (verdict.passed, verdict.severity, verdict.failures, verdict.warnings) == (True, "ok", [], [])
-    assert len(verdict.checks) == 17
+    assert len(verdict.checks) == 18
     assert "passed" in Path(verdict.docs_page).read_text()
 
 
@@ -125,6 +125,10 @@ WARNINGS = {
         "3 rows held behind missing numbers; first: order 'o-000007' number 5 (sequence_nr 6)",
     ),
     "numbering": (suspects("renumbered"), "3 rows renumbered after delivery"),
+    "lives": (
+        suspects("another_life"),
+        "3 rows with numbers that began again after delivery; held until tagmill progress restart",
+    ),
     "duplicates": (suspects("duplicate_same_event", "drop"), "3 rows twice in the view"),
     "two_events": (suspects("two_events_one_number"), "3 rows with a number that another event has too"),
     "events": (tag(null_events=2), "2 rows without an event"),
@@ -189,6 +193,7 @@ def test_limits_are_the_pipelines(docs: str) -> None:
     [
         ("first_seen", "hold", "behind_holes"),
         ("too_many_missing", "hold", "behind_holes"),
+        ("gap_too_large", "hold", "behind_holes"),
         ("hole", "late", "late"),
         ("first_seen", "deliver", None),
         ("already_delivered", "drop", None),

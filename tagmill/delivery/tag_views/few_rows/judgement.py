@@ -1,7 +1,7 @@
 """Judge few rows: find the persistence_ids in doubt, as tagmill.delivery.tag_views.suspects does, and apply the rules to them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -148,17 +148,17 @@ def _follows(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 def is_delivered(number: int, sequence_nr: int, ticks: int, offset: str, known: Progress | None) -> bool:
     """Return what suspects.is_delivered says of a row."""
     last_missing = max((high for _, high in known.missing), default=0) if known else 0
-    return number > last_missing and was_delivered(Row(number, sequence_nr, ticks, offset, ""), known)
+    is_earlier = known is not None and known.of_earlier_life(ticks)
+    settled = number > last_missing or is_earlier
+    return settled and was_delivered(Row(number, sequence_nr, ticks, offset, ""), known)
 
 
 def was_delivered(row: Row, known: Progress | None) -> bool:
     """Return what suspects.was_delivered says of a row."""
-    return (
-        known is not None
-        and known.delivered(row.number)
-        and row.sequence_nr <= known.sequence_nr
-        and not is_in_doubt(known, row)
-    )
+    if known is None:
+        return False
+    passed = known.delivered(row.number) and row.sequence_nr <= known.sequence_nr
+    return known.of_earlier_life(row.ticks) or (passed and not is_in_doubt(known, row))
 
 
 def _left_over(rows: Iterable[Mapping[str, Any]], before: tuple[Progress, int] | None) -> bool:
@@ -186,8 +186,8 @@ def _decided(
     of_keys = {key: [row_of(row) for row in of_key] for key, of_key in rows.items()}
     if not plan.first:
         with ClickHouse(sealing.settings.clickhouse) as clickhouse:
-            investigation.knowledge.strangers |= lives.undelivered(
-                _in_doubt(of_keys, before), clickhouse, pipeline.destination
+            investigation.knowledge.strangers |= lives.strangers(
+                _in_doubt(of_keys, before), clickhouse, pipeline
             )
     policies = {tag: seal_outputs.policy(pipeline, plan, tag) for tag in plan.tags}
     for number in range(MAX_PASSES + 1):
@@ -205,21 +205,18 @@ def _decided(
     return records
 
 
-def _in_doubt(rows: Mapping[Key, Sequence[Row]], before: Mapping[Key, Progress]) -> dict[Key, set[str]]:
-    """Return by key the offsets of rows that may be of another life, lives.MAX_ROWS at most."""
-    wanted = defaultdict[Key, set[str]](set)
-    count = 0
+def _in_doubt(
+    rows: Mapping[Key, Sequence[Row]], before: Mapping[Key, Progress]
+) -> Iterator[lives.DoubtfulRow]:
+    """Yield the rows that may be of another life, once each."""
     for key, of_key in rows.items():
-        for row in of_key:
-            if (
-                key in before
-                and is_in_doubt(before[key], row)
-                and row.offset not in wanted[key]
-                and count < lives.MAX_ROWS
-            ):
-                wanted[key].add(row.offset)
-                count += 1
-    return {key: offsets for key, offsets in wanted.items() if offsets}
+        if key in before:
+            doubtful = (
+                lives.DoubtfulRow(*key, row.sequence_nr, row.writer_uuid, row.ticks, row.offset)
+                for row in of_key
+                if is_in_doubt(before[key], row)
+            )
+            yield from dict.fromkeys(doubtful)
 
 
 def _flag_late(records: Iterable[dict[str, Any]], plan: Plan) -> None:

@@ -79,7 +79,7 @@ def _counted(sealing: Sealing, holds: Sequence[HoldRow], marks: dict[str, int]) 
         return None
     found = dict.fromkeys(keys, 0)
     for key, progress, (buckets, until) in zip(keys, known, spans, strict=True):
-        for number, sequence_nr, offset in sealing.views.numbers(*key, buckets):
+        for number, sequence_nr, offset, _ in sealing.views.numbers(*key, buckets):
             if ticks_of(offset) <= until:
                 row = Row(number, sequence_nr or 0, ticks_of(offset), str(offset), "")
                 found[key] += not was_delivered(row, progress)

@@ -313,14 +313,38 @@ def test_totals_of_files_equal_their_rows(journals: dict[str, Case]) -> None:
 KEY_ROWS = (
     "tag_pid_sequence_nr bigint, sequence_nr bigint, event_time bigint, offset string, known_number "
     "bigint, known_sequence_nr bigint, "
-    "known_ticks bigint, known_offset string, known_missing string"
+    "known_ticks bigint, known_offset string, known_missing string, known_life_from bigint"
 )
 
 
 def key_rows(rows: list[Row], known: Progress | None) -> list[tuple[Any, ...]]:
     """Return key rows with progress, in the columns of KEY_ROWS."""
-    of_progress = (known.number, known.sequence_nr, known.ticks, known.offset, "") if known else (None,) * 5
+    of_progress: tuple[Any, ...] = (None, None, None, None, None, 0)
+    if known:
+        of_progress = (known.number, known.sequence_nr, known.ticks, known.offset)
+        of_progress += (write_intervals(known.missing), known.life_from)
     return [(row.number, row.sequence_nr, row.ticks, row.offset, *of_progress) for row in rows]
+
+
+def test_rows_of_earlier_life_are_settled(spark: SparkSession) -> None:
+    """Rows from before the present life are delivered and not in doubt, for Spark's columns and for the rules."""
+    known = Progress(2, 20, START + 9, str(lowest(START + 9)), ((1, 1),), START + 5)
+    rows = [event(n, 10 * n, START + ticks) for n in range(1, 5) for ticks in (4, 5, 10)]
+    settled, ever, doubt = suspects.is_delivered(), suspects.was_delivered(), suspects.is_in_doubt()
+    frame = spark.createDataFrame(key_rows(rows, known), KEY_ROWS).select(settled, ever, doubt)
+    told = [tuple(line) for line in frame.collect()]
+    assert told == [
+        (
+            is_delivered(row.number, row.sequence_nr, row.ticks, row.offset, known),
+            was_delivered(row, known),
+            is_in_doubt(known, row),
+        )
+        for row in rows
+    ]
+    assert told[::3] == [(True, True, False)] * 4
+    first_life, past = replace(known, life_from=0), event(3, 30, -1)
+    frame = spark.createDataFrame(key_rows([past], first_life), KEY_ROWS).select(settled, ever)
+    assert [tuple(line) for line in frame.collect()] == [(False, False)]
 
 
 def test_is_delivered_column_agrees_with_rules(spark: SparkSession) -> None:
@@ -366,7 +390,7 @@ def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> No
     ]
     frame = spark.createDataFrame(
         [
-            (number, nr, 0, "o", known, known_nr, 0, "o", missing)
+            (number, nr, 0, "o", known, known_nr, 0, "o", missing, 0)
             for number, nr, known, known_nr, missing in numbers
         ],
         KEY_ROWS,

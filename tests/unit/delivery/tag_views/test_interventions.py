@@ -1,11 +1,15 @@
 """What an operator may void, resend, close and restart."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagmill.delivery.run_repairs import void_waiting
 from tagmill.delivery.tag_views.holds import pick_holds, to_judge_again
 from tagmill.delivery.tag_views.interventions import (
     require_another_life,
@@ -86,20 +90,33 @@ def test_resend_keeps_order_of_tag(waiting, run_state, refused) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_reasons_have_one_way_out(reason: Reason) -> None:
-    """Only another life is restarted, and its numbers are never given up."""
+    """Only another life is restarted, which may look renumbered; its numbers are never given up."""
     hold = hold_row(reason=reason.value)
-    if reason == Reason.ANOTHER_LIFE:
+    ways = {Reason.ANOTHER_LIFE: "progress restart", Reason.RENUMBERED: "progress rebase"}
+    if reason in ways:
         require_another_life("p", hold)
-        with pytest.raises(GuardRefused, match="progress restart"):
+        with pytest.raises(GuardRefused, match=ways[reason]):
             require_closable("p", hold)
     else:
         with raises(GuardRefused, pipeline="p"):
             require_another_life("p", hold)
 
 
-@pytest.mark.parametrize("reason", ["hole", "first_seen", "too_many_missing", "null_event", "broken_offset"])
+@pytest.mark.parametrize(
+    "reason", ["hole", "first_seen", "too_many_missing", "gap_too_large", "null_event", "broken_offset"]
+)
 def test_closable_holds_wait_for_numbers(reason: str) -> None:
     require_closable("p", hold_row(reason=reason))
+
+
+@pytest.mark.parametrize(("kind", "says"), [("reread", True), ("deliver", False)])
+def test_void_of_reread_names_its_command(kind: str, says: bool) -> None:
+    """No later run reads again what a person asked to read again: the sentence says to ask once more."""
+    row = replace(run_row(RunState.SEALED), kind=kind)
+    action: Any = SimpleNamespace(dry_run=False, who="w", why="x")
+    clickhouse: Any = Mock(**{"totals.return_value": []})
+    said = void_waiting(action, Mock(), clickhouse, "table", row, [batch_row(1, NEW)])
+    assert ("once more" in said) is says
 
 
 def test_released_hold_has_next_turn() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +19,13 @@ from tagmill.delivery.tag_views.seal_outputs import (
     hold_record,
     hours_read,
     in_push_order,
+    in_their_gaps,
     judged_hold,
     no_longer_held,
     oldest_hour,
     tag_outcome,
 )
+from tagmill.delivery.tag_views.working_rows import RowsInMemory
 from tagmill.domain.continuity.model import Gap
 from tests.unit.delivery.tag_views.ledger_rows import NOW, hold_row, sealed_batch
 
@@ -119,7 +123,10 @@ def test_grown_holds_have_new_rows(new: dict[str, int], recounted: dict[str, int
     rows = {
         hold.persistence_id: hold.held_rows
         for hold in grown(
-            holds, {("t", key): n for key, n in new.items()}, {("t", key): n for key, n in recounted.items()}
+            holds,
+            {("t", key): n for key, n in new.items()},
+            {("t", key): n for key, n in recounted.items()},
+            (),
         )
     }
     for hold in holds:
@@ -130,7 +137,30 @@ def test_grown_holds_have_new_rows(new: dict[str, int], recounted: dict[str, int
 
 
 def test_grown_leaves_rest_of_hold() -> None:
-    assert list(grown([hold_row()], {("t", "p-1"): 2}, {})) == [replace(hold_row(), held_rows=6)]
+    assert list(grown([hold_row()], {("t", "p-1"): 2}, {}, ())) == [replace(hold_row(), held_rows=6)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "number", "is_in_gap"),
+    [
+        ("hole", 2, True),
+        ("first_seen", 5, True),
+        ("too_many_missing", 4, True),
+        ("gap_too_large", 4, True),
+        ("hole", 1, False),
+        ("hole", 6, False),
+        ("null_event", 4, False),
+    ],
+)
+def test_missing_number_that_came_clears_fingerprint(reason: str, number: int, is_in_gap: bool) -> None:
+    """A hold that waits for missing numbers is judged by the next plan as soon as a run has read one of them."""
+    hold = hold_row(reason=reason, gap=Gap(2, 5, 1, 6))
+    keys = {"tag": "t", "persistence_id": "p-1", "tag_pid_sequence_nr": number}
+    others = [keys | {"persistence_id": "p-2"}, keys | {"tag": "u"}, keys | {"tag_pid_sequence_nr": 9}]
+    rows = RowsInMemory(pa.Table.from_pylist([keys, *others]))
+    in_gap = in_their_gaps([hold], rows)
+    assert in_gap == ({("t", "p-1")} if is_in_gap else set())
+    assert list(grown([hold], {}, {}, in_gap)) == ([replace(hold, seen="")] if is_in_gap else [])
 
 
 def test_outcome_counts_rows_of_its_tag() -> None:

@@ -51,25 +51,34 @@ class RenumberedView:
 
     def journal_events(self, tag: str, persistence_id: str, gap: Gap, limit: int) -> list[Any]:
         number = gap.after_sequence_nr + 1
-        return [SimpleNamespace(sequence_nr=number, offset=offset_at(number))]
+        return [SimpleNamespace(sequence_nr=number, offset=offset_at(number), writer_uuid="w")]
 
     def numbers_at(self, tag: str, bucket: int, offset: UUID, persistence_id: str) -> list[tuple[int, int]]:
         return [(ticks(offset), ticks(offset))]
 
-    def numbers(self, tag: str, persistence_id: str, buckets: Any) -> Iterator[tuple[int, int, UUID]]:
-        return ((number, number, offset_at(number)) for number in range(1, 5))
+    def numbers(self, tag: str, persistence_id: str, buckets: Any) -> Iterator[tuple[int, int, UUID, str]]:
+        return ((number, number, offset_at(number), "w") for number in range(1, 5))
 
 
 def test_numbers_of_other_delivered_events_stay_delivered() -> None:
     """Withdraw the first two of four events after all were numbered one lower: the third one's number is not noted."""
-    row = {"tag": "t", "persistence_id": "p", "timebucket": 0}
+    row = {"tag": "t", "persistence_id": "p", "timebucket": 0, "writer_uuid": "w"}
     rows = [
         row | {"sequence_nr": nr, "tag_pid_sequence_nr": nr + 1, "offset": str(offset_at(nr))}
         for nr in (1, 2)
     ]
     places = ViewPlaces(RenumberedView(), BucketSize.HOUR, "batch 1")  # type: ignore[arg-type]
-    noted = undelivered(places.of([rows]), {("t", "p", 3), ("t", "p", 4)})
-    assert {number for _, number in noted} == {1, 2}
+    noted = undelivered(places.of([rows]), {("t", "p", 3, "w"), ("t", "p", 4, "w")})
+    assert {event.number for event in noted} == {1, 2}
+
+
+def test_event_of_another_life_takes_no_place() -> None:
+    """Refuse to withdraw an event if the journal has only another writer's under its sequence_nr."""
+    row = {"tag": "t", "persistence_id": "p", "timebucket": 0, "writer_uuid": "earlier"}
+    rows = [row | {"sequence_nr": 1, "tag_pid_sequence_nr": 2, "offset": str(offset_at(1))}]
+    places = ViewPlaces(RenumberedView(), BucketSize.HOUR, "batch 1")  # type: ignore[arg-type]
+    with raises(GuardRefused, match="has no longer"):
+        list(places.of([rows]))
 
 
 EVENTS = st.builds(
@@ -79,23 +88,32 @@ EVENTS = st.builds(
     st.integers(1, 9),
     st.integers(1, 9),
     st.just(0),
+    st.sampled_from(["w-1", "w-2"]),
 )
+
+
+def key_of(event: Event) -> Any:
+    return event.tag, event.persistence_id, event.sequence_nr, event.writer_uuid
 
 
 @given(events=st.lists(EVENTS), delivered=st.lists(EVENTS))
 def test_undelivered_events_are_in_no_batch(events: list[Event], delivered: list[Event]) -> None:
     """A number is noted if ClickHouse has its event in no other batch, so that nothing comes twice."""
-    present = {(event.tag, event.persistence_id, event.sequence_nr) for event in delivered}
+    present = set(map(key_of, delivered))
     noted = list(undelivered(events, present))
-    assert noted == [
-        ((event.tag, event.persistence_id), event.number)
-        for event in events
-        if (event.tag, event.persistence_id, event.sequence_nr) not in present
-    ]
+    assert noted == [event for event in events if key_of(event) not in present]
 
 
 def test_undelivered_tells_events_by_sequence_nr() -> None:
-    """An event that moved to another number of the view is still the delivered one."""
-    moved = Event("t", "p-1", sequence_nr=5, number=8, timebucket=0)
-    assert not list(undelivered([moved], {("t", "p-1", 5)}))
-    assert list(undelivered([moved], {("u", "p-1", 5), ("t", "p-2", 5)})) == [(("t", "p-1"), 8)]
+    """An event that moved to another number of the view is still the delivered one; another writer's is not."""
+    moved = Event("t", "p-1", sequence_nr=5, number=8, timebucket=0, writer_uuid="w")
+    assert not list(undelivered([moved], {("t", "p-1", 5, "w")}))
+    others = {("u", "p-1", 5, "w"), ("t", "p-2", 5, "w"), ("t", "p-1", 5, "of an earlier life")}
+    assert list(undelivered([moved], others)) == [moved]
+
+
+def test_undelivered_of_unknown_writer_by_number() -> None:
+    """Events of a withdrawal that an earlier version planned are told by their sequence_nr alone."""
+    planned = Event("t", "p-1", sequence_nr=5, number=8, timebucket=0)
+    assert not list(undelivered([planned], {("t", "p-1", 5, "w")}))
+    assert list(undelivered([planned], {("t", "p-1", 6, "w")})) == [planned]

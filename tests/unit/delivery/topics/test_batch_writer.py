@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tagmill.delivery.topics.batch_writer import Cutter
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import ConfigurationError
 from tagmill.runs.storage import RunFiles
 
 NOVEMBER, DECEMBER = 1_793_491_200_000, 1_796_083_200_000
@@ -68,5 +68,5 @@ def test_cutter_raises_error_of_writing(tmp_path):
     with ThreadPoolExecutor(1) as writer:
         cut = cutter(tmp_path, writer)
         cut.add(rows(range(10), NOVEMBER))
-        with pytest.raises(StoreUnavailable, match="Nothing was committed"):
+        with pytest.raises(ConfigurationError, match="Nothing was committed"):
             cut.end()

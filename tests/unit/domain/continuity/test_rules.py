@@ -511,3 +511,12 @@ def test_remove_number_changes_its_interval_only(number: int, expected: tuple) -
 def test_first_number_follows_from_missing(missing: tuple, first: int) -> None:
     """Derive the first delivered number from the missing ones."""
     assert progress(9, *missing).first_number == first
+
+
+def test_judge_gap_too_large_is_held() -> None:
+    """A gap whose events in the journal are too large to be kept is held for that, unless it is too wide as well."""
+    gap = Gap(1, 3, 0, 40)
+    too_large = {gap: Evidence(None, 0, NOW, too_large=True)}
+    for limit, reason in ((3, "gap_too_large"), (2, "too_many_missing")):
+        chosen = policy(max_missing_to_search=limit)
+        assert told(judge(None, [row(4)], chosen, too_large)) == [f"4 hold {reason}"]
