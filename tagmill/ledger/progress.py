@@ -220,11 +220,11 @@ class ProgressStore:
 
         Raises ForeignWriteTime: a write with a later time outranks the deletion.
         """
-        written, keys = self.write_times.of(pipeline, run), list(keys)
+        written, keys, lives = self.write_times.of(pipeline, run), list(keys), self.lives(pipeline)
         self.cassandra.write_many(
             f"DELETE FROM {self.keyspace}.lives USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND "
             "persistence_id = ?",
-            ((written, pipeline, *key) for key in keys),
+            ((written, pipeline, *key) for key in keys if key in lives),
         )
         return self._written(
             pipeline,
