@@ -135,32 +135,39 @@ def planned_runs(schedules: Mapping[str, str], context: Context) -> dict[str, An
 
 
 def _due(schedules: Mapping[str, str], context: Context) -> Sequence[str]:
-    """Return the pipelines whose schedule had a moment since the previous run, and those that it left over; by
+    """Return the pipelines that the previous run left over, then those whose schedule had a moment since; by
     hand, all.
     """
     dag_run = context["dag_run"]
     if dag_run.run_type != "scheduled" or (before := context["ti"].get_previous_dagrun()) is None:
         return list(schedules)
     left_over = _left_over(schedules, before.run_id, context["ti"])
-    return [
+    due = (
         name
         for name, schedule in schedules.items()
-        if name in left_over
-        or croniter(cron_of(schedule), before.run_after).get_next(datetime) <= dag_run.run_after
-    ]
+        if croniter(cron_of(schedule), before.run_after).get_next(datetime) <= dag_run.run_after
+    )
+    return list(dict.fromkeys([*left_over, *due]))
 
 
-def _left_over(schedules: Mapping[str, str], run_id: str, ti: Any) -> set[str]:
+def _left_over(schedules: Mapping[str, str], run_id: str, ti: Any) -> list[str]:
     """Return the pipelines that a run had to deliver and whose own tasks did not succeed (all, if its plan failed),
-    and those that it had too little time for.
+    and those of which it left more. Those that had no turn come first, or others could keep them waiting for ever.
     """
     planned = ti.xcom_pull(task_ids="plan", run_id=run_id)
     tried = schedules if planned is None else {*planned["deliver"], *planned["failed"]}
     states = ti.get_task_states(dag_id=DAG_ID, run_ids=[run_id]).get(run_id, {})
     outcomes = (ti.xcom_pull(task_ids="deliver", run_id=run_id) or {}).get("outcomes", {})
-    return {
-        name for name in tried if states.get(task_of(name)) != "success" or outcomes.get(name, {}).get("more")
-    }
+
+    def is_left(name: str) -> bool:
+        outcome = outcomes.get(name, {})
+        idle = outcome and not (outcome["runs"] or outcome["error"])
+        return bool(outcome.get("more")) or (states.get(task_of(name)) != "success" and not idle)
+
+    return sorted(
+        (name for name in schedules if name in tried and is_left(name)),
+        key=lambda name: bool(outcomes.get(name, {}).get("runs")),
+    )
 
 
 def told(
@@ -178,8 +185,9 @@ def told(
         raise AirflowFailException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
     if outcome["error"]:
         raise failure(outcome["error_type"], outcome["exit_code"], outcome["message"], outcome["docs"])
-    if outcome["more"] and not outcome["runs"]:
-        raise AirflowSkipException(f"{outcome['message']}. The next run of {DAG_ID} delivers it")
+    if not outcome["runs"]:
+        later = f". The next run of {DAG_ID} delivers it" if outcome.get("more") else ""
+        raise AirflowSkipException(f"{outcome['message']}{later}")
     log.info("%s", outcome["message"])
     context["outlet_events"][asset].extra = {
         "pipeline": pipeline,

@@ -160,7 +160,7 @@ class KafkaJournalSettings(Section):
         description="When Airflow runs the DAG purge_<pipeline>: a preset or a cron expression, in UTC.",
         examples=["@daily"],
     )
-    cleanup_schedule: str | None = Field(
+    cleanup_schedule: Schedule | None = Field(
         None,
         description="When Airflow runs the DAG cleanup_<pipeline>, which deletes what is past "
         "`retention_days`. Left out: by hand only.",

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
 from tagmill.config.environment import FILE, SECRETS, environment_source
 from tagmill.config.settings import KINDS, Settings, file_of, read_toml
+from tagmill.domain.urls import MASK, without_password
 
-MASK = "****"
 # Names of settings of Spark whose values are secrets: those of Spark's own spark.redaction.regex, and other keys of
 # storages.
 SECRET_NAMES = re.compile(r"(?i)secret|password|token|(access|account|private)[.]?key")
@@ -76,8 +75,8 @@ def _masked(key: Key, value: Any) -> Any:
         }
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_masked(key, part) for part in value]
-    if isinstance(value, str) and "@" in value and (parts := urlsplit(value)).password:
-        return value.replace(f":{parts.password}@", f":{MASK}@", 1)
+    if isinstance(value, str):
+        return without_password(value)
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 

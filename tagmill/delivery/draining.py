@@ -59,7 +59,8 @@ def drain(
     tell: Tell,
     max_runs: int,
 ) -> list[Result]:
-    """Deliver run by run until there is none, and return what each run did, with its seconds.
+    """Deliver run by run until there is none, and return what each run did, its seconds, and whether its plan left
+    `more`.
 
     Args:
         settings: the configuration.
@@ -89,5 +90,5 @@ def drain(
         steps.push(settings, pipeline, run, fence, owner=owner, progress=pushing(run, tell))
         tell(f"run {run}: writing progress")
         closed = steps.close(settings, pipeline, run, fence, owner=owner)
-        runs.append({**closed, "seconds": round(time.monotonic() - begun, 1)})
+        runs.append({**closed, "more": planned["more"], "seconds": round(time.monotonic() - begun, 1)})
     return runs

@@ -38,8 +38,8 @@ class Delivered:
     """Outcome of one pipeline's delivery.
 
     `rows` and `batches` are those that its `runs` delivered, `run` is the number of the last one. With `more`
-    the time was over before nothing was new. Of a failure, `error` is the line for a person, `error_type` its
-    class, `exit_code` as in tagmill.errors.
+    its last plan left something, or its turn did not come before the time was over. Of a failure, `error` is the
+    line for a person, `error_type` its class, `exit_code` as in tagmill.errors.
     """
 
     pipeline: str
@@ -82,7 +82,8 @@ def deliver_together(
 ) -> list[Delivered]:
     """Deliver all that is new of each pipeline, and return the outcomes in the order of `pipelines`.
 
-    Each round has one run of each pipeline, so that the backlog of one keeps no other waiting.
+    Each round has one run of each pipeline, so that the backlog of one keeps no other waiting. A pipeline takes part
+    in the next one if its plan left more; what has come meanwhile is left to the next delivery.
 
     Args:
         settings: the configuration.
@@ -107,9 +108,9 @@ def deliver_together(
             turn = _outcome(settings, name, partial(_deliver, settings, name, owner, spark, said, built))
             assert turn is not None
             outcomes[name] = _together(outcomes[name], turn)
-            failures[name] += bool(turn.error)
+            failures[name] = failures[name] + 1 if turn.error else 0
             may_pass = turn.exit_code == TransientError.exit_code and failures[name] < TRIES
-            if may_pass or (not turn.error and 0 < turn.runs and outcomes[name].runs < MOST_RUNS):
+            if may_pass or (turn.more and outcomes[name].runs < MOST_RUNS):
                 again.append(name)
         waiting = again
     return list(outcomes.values())
@@ -165,6 +166,7 @@ def _outcome(settings: Settings, pipeline: str, work: Callable[[], list[Result] 
         batches=sum(run["batches"] for run in runs),
         rows=sum(run["rows"] for run in runs),
         held=runs[-1].get("held", 0) if runs else 0,
+        more=bool(runs and runs[-1]["more"]),
         seconds=round(time.monotonic() - begun, 1),
     )
 

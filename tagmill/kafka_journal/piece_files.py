@@ -139,7 +139,7 @@ def _forked(batch: pa.RecordBatch) -> Iterator[str]:
                 f"topic {row['topic']}, id {row['id']}: the append in partition {fork['partition']} at offset "
                 f"{fork['offset']} begins with sequence number {fork['seq_nr']}, which the id had reached before: two "
                 "writers were active, or an append was sent twice. Events of both are kept; where their times are "
-                "equal, only the later record's"
+                "equal, the later record's are written over the others"
             )
 
 

@@ -186,10 +186,12 @@ class CleanupLog:
         """Raise WorkUnfinished if a deletion of the view is decided and perhaps not done."""
         for decided_by, cleaning in self.unfinished():
             pipeline = finisher(settings, self.keyspace, decided_by, cleaning.tag)
+            first = "finish it first" if pipeline else f"configure it with tag {cleaning.tag!r} again, then"
+            name = pipeline or decided_by
             raise WorkUnfinished(
-                f"a cleanup of pipeline {pipeline} is not finished (tag {cleaning.tag!r}, timebucket "
-                f"{cleaning.timebucket}). {untouched}; finish it first: tagmill cleanup --pipeline {pipeline} --yes",
-                pipeline=pipeline,
+                f"a cleanup of pipeline {name} is not finished (tag {cleaning.tag!r}, timebucket "
+                f"{cleaning.timebucket}). {untouched}; {first}: tagmill cleanup --pipeline {name} --yes",
+                pipeline=name,
             )
 
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
@@ -210,14 +212,15 @@ class CleanupLog:
         )
 
 
-def finisher(settings: Settings, journal: str, decided_by: str, tag: str) -> str:
-    """Return the pipeline whose cleanup finishes a decided deletion: one that has its tag, preferably the one that
-    decided it.
+def finisher(settings: Settings, journal: str, decided_by: str, tag: str) -> str | None:
+    """Return the pipeline whose cleanup finishes a decided deletion: the one that decided it, else one that has its
+    tag, preferably with cleanups enabled. None: the configuration has neither.
     """
     names = settings.on_journal(journal)
     with_tag = [name for name in names if tag in settings.pipeline(name).tags]
-    candidates = with_tag or names
-    return decided_by if decided_by in candidates else candidates[0]
+    if decided_by in (with_tag or names):
+        return decided_by
+    return min(with_tag, key=lambda name: not settings.pipeline(name).cleanup.enabled, default=None)
 
 
 def _length(size: BucketSize) -> int:

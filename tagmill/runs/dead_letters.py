@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, WorkUnfinished
 from tagmill.kafka.set_apart import of_topic
 from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.replications import SEALED, Replications
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs.operator_action import OperatorAction
 
@@ -19,6 +20,14 @@ class DeadLetterDiscard(OperatorAction):
         """
         with self.at_work() as workspace:
             ledger, letters, table = workspace.ledger, workspace.store(DeadLetters), workspace.store(SetApart)
+            sealed = workspace.store(Replications).newest()
+            if sealed is not None and sealed.state == SEALED:
+                raise WorkUnfinished(
+                    f"replication {sealed.replication} of pipeline {self.name} is not finished, and would write its "
+                    "dead letters again. Nothing was discarded; first: tagmill kafka-journal replicate --pipeline "
+                    f"{self.name}",
+                    pipeline=self.name,
+                )
             positions = list(letters.positions(topic))
             apart = of_topic(table.items(Kind.RECORD), topic)
             if not positions and not apart:

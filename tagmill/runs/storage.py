@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from pyarrow import fs
 
+from tagmill.domain.urls import without_password
 from tagmill.errors import ConfigurationError, SealedFileDamaged, StoreUnavailable, TagmillError
 from tagmill.runs.privacy import make_file
 
@@ -119,7 +120,7 @@ class RunFiles:
         try:
             yield
         except OSError as error:
-            line = f"{self.url(relative)} can't be {action}: {error}{untouched}"
+            line = f"{self._shown(relative)} can't be {action}: {error}{untouched}"
             if error.errno in REFUSED or "ACCESS_DENIED" in str(error):
                 line += ". Correct the rights there, then run the same command again"
                 raise ConfigurationError(line) from None
@@ -129,9 +130,12 @@ class RunFiles:
                 ) from None
             raise StoreUnavailable(line) from None
 
+    def _shown(self, relative: str) -> str:
+        return without_password(self.url(relative))
+
     def _damaged(self, relative: str, problem: str) -> SealedFileDamaged:
         return SealedFileDamaged(
-            f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup"
+            f"{self._shown(relative)} {problem}. Nothing of it was used; restore it from a backup"
         )
 
     def digest(self, relative: str) -> tuple[int, str]:
@@ -279,7 +283,7 @@ class RunFiles:
 
 def _file_system(root: str) -> tuple[fs.FileSystem, str]:
     """Return Arrow's file system for a URL, and the path in it."""
-    line = f"storage.root = {root!r} can't be opened"
+    line = f"storage.root = {without_password(root)!r} can't be opened"
     try:
         # Spark calls the scheme s3a, Arrow s3.
         return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1)))

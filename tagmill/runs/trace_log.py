@@ -29,7 +29,10 @@ def folder_of(storage_root: str | None) -> Path:
 
 def _may_be_folder(root: Path) -> bool:
     """Return whether a folder is there, or could be made."""
-    return next(path for path in (root, *root.absolute().parents) if path.exists()).is_dir()
+    try:
+        return next(path for path in (root, *root.absolute().parents) if path.exists()).is_dir()
+    except OSError:  # a name that is too long, or below a folder that may not be read
+        return False
 
 
 def new_file(folder: Path, name: str) -> Path | None:

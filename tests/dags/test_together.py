@@ -127,9 +127,22 @@ def test_due_is_what_there_was_no_time_for(config):
         delivered={"outcomes": {"payments": outcome("payments", runs=9, more=True).as_json()}},
         states={"orders": "success", "payments": "success"},
     )
-    assert planned_to_deliver(given) == ["orders", "payments", "carts"]
+    assert planned_to_deliver(given) == ["payments", "orders", "carts"]
     given["ti"].xcom_pull = lambda task_ids, run_id: {"deliver": ["payments"], "failed": {}, "outcomes": {}}
     assert planned_to_deliver(given) == ["orders", "carts"]
+
+
+def test_due_first_are_pipelines_without_turn(config):
+    """Pipelines that had no turn come before those with a backlog; one that had nothing to do is not left over."""
+    left = {"orders": outcome("orders", runs=9, more=True), "payments": outcome("payments", more=True)}
+    outcomes = {name: each.as_json() for name, each in {**left, "carts": outcome("carts")}.items()}
+    given = context(
+        AT - timedelta(minutes=10),
+        planned={"deliver": ["orders", "payments", "carts"], "failed": {}},
+        delivered={"outcomes": outcomes},
+        states={"orders": "success", "payments": "skipped", "carts": "skipped"},
+    )
+    assert planned_to_deliver(given, dict.fromkeys(outcomes, "30 2 * * *")) == ["payments", "orders"]
 
 
 def test_pipeline_without_turn_is_skipped_and_told():
@@ -137,6 +150,9 @@ def test_pipeline_without_turn_is_skipped_and_told():
 
     delivered = {"outcomes": {"orders": outcome("orders", more=True).as_json()}}
     with pytest.raises(AirflowSkipException, match="its turn did not come .* The next run of deliver_all"):
+        told("orders", {"failed": {}}, delivered, "asset", context())
+    delivered = {"outcomes": {"orders": outcome("orders").as_json()}}
+    with pytest.raises(AirflowSkipException, match="pipeline orders: nothing to do$"):
         told("orders", {"failed": {}}, delivered, "asset", context())
 
 

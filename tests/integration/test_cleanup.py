@@ -500,11 +500,15 @@ def test_cleanup_finishes_decided_of_removed_tag(whole):
     chosen = whole.settings.pipeline(whole.name)
     without = chosen.model_copy(update={"tags": ["t"]})
     both = {whole.name: without, "mirror": chosen.model_copy(update={"tags": ["u"]})}
-    for pipelines, name in ((both, "mirror"), ({whole.name: without}, whole.name)):
+    for pipelines, name, first in (
+        ({"other": without}, whole.name, "configure it with tag 'u' again, then"),
+        (both, "mirror", "finish it first"),
+        ({whole.name: without}, whole.name, "finish it first"),
+    ):
         settings = whole.settings.model_copy(update={"pipelines": pipelines})
         with Ledger(settings.cassandra) as ledger:
             log = CleanupLog(ledger.cassandra, ledger.ledger_keyspace, chosen.keyspace, chosen.view)
-            with raises(WorkUnfinished, pipeline=name):
+            with raises(WorkUnfinished, match=first, pipeline=name):
                 log.require_finished(settings, "Nothing was erased")
         if name == "mirror":
             assert clean(settings, whole.name, owner="cli/o", delete=True)["buckets"] == 0
@@ -512,14 +516,18 @@ def test_cleanup_finishes_decided_of_removed_tag(whole):
     assert records(whole.settings, whole.name) == {("u", bucket(0)): ("CLEANED", 2)}
 
 
-@pytest.mark.parametrize("owner", ["airflow/other", OWNER], ids=["another owner", "the next attempt"])
-def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch, owner):
+@pytest.mark.parametrize(
+    ("owner", "asleep"),
+    [("airflow/other", "before_delete"), (OWNER, "before_delete"), (OWNER, "before_decision")],
+    ids=["another owner", "the next attempt", "undecided"],
+)
+def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch, owner, asleep):
     """Let another process be at work while a cleanup sleeps in front of a deletion: the partition stays."""
     audited(whole.settings, whole.name)
     reach = checkpoints.reached
 
     def reached(instant):
-        if instant == "cleanup.before_delete":
+        if instant == f"cleanup.{asleep}":
             whole.journal.session.execute(
                 "UPDATE tagmill_test.leases SET owner = %s WHERE pipeline = %s IF EXISTS",
                 [f"{owner}#0123456789abcdef", whole.name],
@@ -531,6 +539,7 @@ def test_cleanup_that_lost_its_lease_deletes_nothing_more(whole, monkeypatch, ow
         cleaned(whole.settings)
     free_lease(whole.journal.session, whole.name)
     assert partitions(whole.settings, whole.name) == whole.all
+    assert len(records(whole.settings, whole.name)) == (asleep == "before_delete")
     assert cleaned(whole.settings)["buckets"] == 12
 
 

@@ -8,7 +8,7 @@ whichever sequence numbers are skipped.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from functools import partial
 from itertools import islice
@@ -242,9 +242,10 @@ class Events:
         segment, up to OLD_TO_PASS old events.
         """
         begin, passed = (_top(entry), (entry["delete_to"] or 0) + 1), 0
+        is_old = self._judge(entry)
         for segment in (_top(entry), *_lower(entry, _top(entry))):
             for row in self.tables.positions(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
-                if not self._is_old(entry, row):
+                if not is_old(row):
                     begin, passed = (segment, row.seq_nr), 0
                 elif (passed := passed + 1) == OLD_TO_PASS:
                     return begin
@@ -257,9 +258,9 @@ class Events:
 
     def _new(self, entry: dict[str, Any], newest: Iterable[Any]) -> tuple[list[Any], bool]:
         """Return the positions down to the last new event, and whether OLD_TO_PASS old ones follow it."""
-        new, passed = list[Any](), list[Any]()
+        new, passed, is_old = list[Any](), list[Any](), self._judge(entry)
         for row in newest:
-            if not self._is_old(entry, row):
+            if not is_old(row):
                 new, passed = [*new, *passed, row], []
             else:
                 passed.append(row)
@@ -267,14 +268,24 @@ class Events:
                 return new, True
         return new, False
 
-    def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
-        """Return whether an earlier run has delivered this event, and so those with lower numbers, which grow with
-        the partition's offsets except in forks.
+    def _judge(self, entry: dict[str, Any]) -> Callable[[Any], bool]:
+        """Return a function that says of each row, from an id's end backwards, whether an earlier run has delivered
+        it, and so those with lower numbers, which grow with the partition's offsets except in forks.
 
-        A row of a partition that the id was in before its topic got more partitions can't say that.
+        A row of a partition that the id was in before its topic got more partitions can't say that, unless it is
+        behind one of the partition of today that can.
         """
-        of_this_partition = row.partition == entry["partition"] and _of_this_life(entry, row)
-        return bool(of_this_partition and row.offset < self.firsts[entry["topic"], row.partition])
+        behind_old = False
+
+        def is_old(row: Any) -> bool:
+            nonlocal behind_old
+            first = self.firsts.get((entry["topic"], row.partition))
+            is_read = first is None or row.offset < first
+            if is_read and row.partition == entry["partition"] and _of_this_life(entry, row):
+                behind_old = True
+            return is_read and behind_old
+
+        return is_old
 
     def _tagged(self, entry: dict[str, Any], row: Any) -> Iterator[dict[str, Any]]:
         found = self.ranges.get((entry["topic"], row.partition))

@@ -278,6 +278,7 @@ class ViewCleanup:
     def _goes(self, cleaning: Cleaning, rows: int, *, delete: bool) -> None:
         if delete:
             checkpoints.reached("cleanup.before_decision")
+            self.require_leases()  # another cleanup may have cleaned more of the partition since
             self.cleaned.decide(self.name, cleaning)
             checkpoints.reached("cleanup.before_delete")
             self.require_leases()  # a withdrawal since the look at ClickHouse would need these rows

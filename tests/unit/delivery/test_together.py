@@ -35,7 +35,8 @@ class Pipelines:
         if not self.waiting[pipeline]:
             return []
         self.waiting[pipeline] -= 1
-        return [{"run": 10 - self.waiting[pipeline], "batches": 1, "rows": 1, "held": self.waiting[pipeline]}]
+        left = self.waiting[pipeline]
+        return [{"run": 10 - left, "batches": 1, "rows": 1, "held": left, "more": left > 0}]
 
     def plan(self, settings: Settings, pipeline: str, **_: Any) -> dict[str, Any]:
         self.turns.append(pipeline)
@@ -76,16 +77,16 @@ def pipelines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Pipelin
 
 
 def test_backlog_keeps_no_other_pipeline_waiting(settings, pipelines) -> None:
-    """Each round has one run of each pipeline that had one in the round before; views are built once."""
+    """Each round has one run of each pipeline whose run before left more; views are built once."""
     one = pipelines(a=3, b=1, c=0)
     outcomes = together.deliver_together(settings, ["a", "b", "c"], **BY)
-    assert "".join(one.turns) == "abcabaa" and one.built == ["b"]
+    assert "".join(one.turns) == "abcaa" and one.built == ["b"]
     assert [(each.pipeline, each.runs, each.run, each.rows, each.batches) for each in outcomes] == [
         ("a", 3, 10, 3, 3),
         ("b", 1, 10, 1, 1),
         ("c", 0, None, 0, 0),
     ]
-    assert [each.seconds for each in outcomes] == [4, 2, 1] and not any(each.more for each in outcomes)
+    assert [each.seconds for each in outcomes] == [3, 1, 1] and not any(each.more for each in outcomes)
     assert outcomes[2].message == "pipeline c: nothing to do"
 
 
@@ -99,12 +100,29 @@ def test_no_run_begins_after_given_seconds(settings, pipelines) -> None:
     assert late[0].message == "pipeline a: its turn did not come before the time was over"
 
 
+def test_rows_that_come_meanwhile_begin_no_round(settings, pipelines) -> None:
+    """A pipeline that is written to all the time has one run, unless its plan was too much for one."""
+    one = pipelines(a=1, c=1)
+    deliver = one.deliver
+
+    def written_to(settings: Settings, pipeline: str, **options: Any) -> Any:
+        runs = deliver(settings, pipeline, **options)
+        one.waiting[pipeline] += 1
+        return runs
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("deliver_views", "deliver_topic"):
+            patched.setattr(together, name, written_to)
+        outcomes = together.deliver_together(settings, ["a", "c"], **BY)
+    assert one.turns == ["a", "c"] and not any(each.more for each in outcomes)
+
+
 @pytest.mark.parametrize(
     ("errors", "turns", "ended"),
     [
-        ([StoreUnavailable("away")], "acacacc", None),
-        ([StoreUnavailable("away")] * 2, "acaccc", "away"),
-        ([ConfigurationError("wrong")], "acccc", "wrong"),
+        ([StoreUnavailable("away")], "acacc", None),
+        ([StoreUnavailable("away")] * 2, "acacc", "away"),
+        ([ConfigurationError("wrong")], "accc", "wrong"),
     ],
     ids=["passes", "stays", "final"],
 )

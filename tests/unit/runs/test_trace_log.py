@@ -49,6 +49,6 @@ def test_folder_without_local_root_is_users_own(root, monkeypatch, tmp_path) -> 
 def test_folder_of_root_below_file_is_elsewhere(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "file").touch()
-    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+    for root in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
         assert trace_log.folder_of(str(root)) == tmp_path / "state" / "tagmill" / "logs"
     assert trace_log.folder_of(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b" / "_logs"
