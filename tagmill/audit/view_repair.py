@@ -26,6 +26,7 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
+from tagmill.domain.batches.layout import EventKey
 from tagmill.domain.journal_tables import event_tags, tag_columns
 from tagmill.domain.timeuuid import ticks
 from tagmill.journal.frames import JournalSchema
@@ -208,7 +209,7 @@ class ViewRepairer:
         where = " AND ".join(f"{name} = ?" for name in KEY)
         self._do(f"DELETE FROM {self.view} USING TIMESTAMP ? WHERE {where}", ((now, *key) for key in own))
         renumbered = {
-            (row["tag_name"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"])
+            _event(row): row["tag_pid_sequence_nr"]
             for finding, row in sound
             if row is not None and finding["view_number"] not in (None, row["tag_pid_sequence_nr"])
         }
@@ -367,6 +368,10 @@ class ViewRepairer:
 
 def _key(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in KEY)
+
+
+def _event(row: Row) -> EventKey:
+    return row["tag_name"], row["persistence_id"], row["sequence_nr"], row["writer_uuid"] or ""
 
 
 def _named(finding: Row) -> tuple[Any, ...] | None:

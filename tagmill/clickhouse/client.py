@@ -5,7 +5,7 @@ All requests go over HTTP. The insert checks and inserts in one statement on the
 freezes can't double a batch.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -319,21 +319,18 @@ class ClickHouse(Borrower[_Connection]):
         )
         return {(int(number), str(writer)) for number, writer in found}
 
-    def batches_with_other_numbers(
-        self, table: str, events: Collection[tuple[str, str, int, int]]
-    ) -> set[UUID]:
-        """Return the batches that have one of these events (tag, persistence_id, sequence_nr, number) under
-        another number.
-        """
+    def batches_with_other_numbers(self, table: str, numbers: Mapping[columns.EventKey, int]) -> set[UUID]:
+        """Return the batches that have one of these events under another number than its own."""
         found: set[UUID] = set()
-        for tag, part in _chunks(sorted(events)):
+        for tag, part in _chunks(sorted((*event[:3], number) for event, number in numbers.items())):
             rows = self.rows(
-                f"SELECT DISTINCT `batch_id` FROM {identifiers.sql(table)} WHERE {OF_EVENTS} "
+                "SELECT DISTINCT `batch_id`, `persistence_id`, `sequence_nr`, `writer_uuid` FROM "
+                f"{identifiers.sql(table)} WHERE {OF_EVENTS} "
                 "AND (`persistence_id`, `sequence_nr`, `tag_pid_sequence_nr`) NOT IN (SELECT p, s, n "
                 f"FROM {BOUND})",
                 _bound(tag, part),
             )
-            found.update(UUID(str(batch)) for (batch,) in rows)
+            found.update(UUID(str(batch)) for batch, *event in rows if (tag, *event) in numbers)
         return found
 
     def bucket_rows(self, table: str, tag: str, buckets: Sequence[int], size: int) -> dict[int, int]:
