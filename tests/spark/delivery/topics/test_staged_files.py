@@ -15,7 +15,7 @@ from tagmill.config.kafka import COLUMN_TYPES, TopicColumn, TopicSettings
 from tagmill.delivery.topics import dedup, staging
 from tagmill.delivery.topics.staged_files import KINDS, Source, masks, stage
 from tagmill.delivery.topics.table_columns import layout
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import ConfigurationError
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.errors import explained
 from tests.support.checksums import MODULUS, checksum
@@ -117,7 +117,10 @@ def test_staged_unwritable_folder_is_one_line(spark, tmp_path: Path) -> None:
     """Report a folder that can't be written in one line that says that nothing was committed."""
     (tmp_path / "staged").write_text("a file where the folder should be")
     with (
-        pytest.raises(StoreUnavailable, match="staged/.* can't be written: .*Nothing was committed$"),
+        pytest.raises(
+            ConfigurationError,
+            match="staged/.* can't be written: .*Nothing was committed. A file is in the way",
+        ),
         explained("there"),
     ):
         staged_of(spark, events(10, 5), tmp_path)
