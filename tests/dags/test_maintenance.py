@@ -161,7 +161,7 @@ def test_change_refuses_file_edited_after_approval(run, config, tmp_path, monkey
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"operation": "views rebuild"}, "views rebuild of orders: name persistence ids that nobody writes to, or"),
+        ({"operation": "views rebuild"}, "views rebuild of orders: name persistence ids that nobody writes to (--persistence-id), or"),
         ({"operation": "views delete"}, "or say that the application is offline to have all"),
         ({"operation": "views delete", "offline": True, "persistence_ids": ["p"]}, "one of the two"),
         ({"operation": "views truncate"}, "the application must be stopped"),
