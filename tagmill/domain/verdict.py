@@ -138,6 +138,7 @@ class Facts:
         sealed: Rows that may be in ClickHouse or not, beyond delivered and pushed.
         stored: Rows in ClickHouse; None where nothing is stored there.
         at_source: Rows that the source has or had; None if nobody counted.
+        delivered_before: Rows of runs that were closed before the source was counted.
         undelivered: Rows of the view beyond those in ClickHouse, each timebucket on its own, with those held.
         lost: Rows in ClickHouse beyond those of the view, each timebucket on its own, without cleaned ones.
         unread: Rows of the source that are old enough and that no closed run has read.
@@ -164,6 +165,7 @@ class Facts:
     sealed: int = 0
     stored: int | None = None
     at_source: int | None = None
+    delivered_before: int = 0
     undelivered: int = 0
     lost: int = 0
     unread: int = 0
@@ -293,7 +295,7 @@ def _left(facts: Facts) -> Iterator[Reason]:
         yield Reason(Level.WAITING, f"{facts.unreadable:,} behind an open transaction")
     if facts.dead_letters:
         yield Reason(Level.APART, f"{facts.dead_letters:,} dead letters")
-    missing = 0 if facts.at_source is None else facts.delivered + facts.unread - facts.at_source
+    missing = 0 if facts.at_source is None else facts.delivered_before + facts.unread - facts.at_source
     if (gone := max(missing, facts.lost)) > 0:
         yield Reason(Level.APART, f"the view has {gone:,} rows fewer than were delivered")
 

@@ -81,7 +81,8 @@ def living_holder(cassandra: Cassandra, keyspace: str, pipeline: str) -> str | N
     rows = cassandra.execute(
         f"SELECT owner FROM {identifiers.cql(keyspace)}.leases WHERE pipeline = ?", pipeline
     )
-    return rows[0].owner if rows and not is_dead(rows[0].owner) else None
+    owner = ATTEMPT.sub("", rows[0].owner) if rows else None
+    return None if owner is None or is_dead(owner) else owner
 
 
 class Lease:

@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra, utc
+from tagmill.cassandra.client import READ_TOGETHER, READS_AT_ONCE, Cassandra, needs_tables, utc
 from tagmill.domain import identifiers
 from tagmill.domain.continuity.model import Gap, Interval, Progress
 from tagmill.domain.timeuuid import ticks as ticks_of
@@ -72,6 +72,7 @@ class ProgressStore:
         self.cassandra, self.keyspace = cassandra, identifiers.cql(ledger_keyspace)
         self.ledger_keyspace = ledger_keyspace
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
+        self._lives: dict[str, dict[Key, int]] = {}
 
     def watermarks(self, pipeline: str) -> dict[str, Watermark]:
         """Return the watermarks of a pipeline by tag."""
@@ -171,12 +172,16 @@ class ProgressStore:
 
     def lives(self, pipeline: str) -> dict[Key, int]:
         """Return by (tag, persistence_id) from where on, in ticks, the rows are of its present life; those in their
-        first life are left out.
+        first life are left out. They are read once: they change under the pipeline's lease only.
         """
-        rows = self.cassandra.stream(
-            f"SELECT tag, persistence_id, from_ticks FROM {self.keyspace}.lives WHERE pipeline = ?", pipeline
-        )
-        return {(row.tag, row.persistence_id): row.from_ticks for row in rows}
+        if pipeline not in self._lives:
+            needs_tables(self.cassandra, self.ledger_keyspace, ["lives"])
+            rows = self.cassandra.stream(
+                f"SELECT tag, persistence_id, from_ticks FROM {self.keyspace}.lives WHERE pipeline = ?",
+                pipeline,
+            )
+            self._lives[pipeline] = {(row.tag, row.persistence_id): row.from_ticks for row in rows}
+        return self._lives[pipeline]
 
     def begin_life(self, pipeline: str, run: int, key: Key, progress: Progress) -> None:
         """Write where the present life of a (tag, persistence_id) begins, and the progress that it begins with.
@@ -188,6 +193,7 @@ class ProgressStore:
             " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
             [(pipeline, *key, progress.life_from, run, self.write_times.of(pipeline, run))],
         )
+        self._lives.pop(pipeline, None)
         self.write_progress(pipeline, run, [(*key, progress)])
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
@@ -226,6 +232,7 @@ class ProgressStore:
             "persistence_id = ?",
             ((written, pipeline, *key) for key in keys if key in lives),
         )
+        self._lives.pop(pipeline, None)
         return self._written(
             pipeline,
             "progress",

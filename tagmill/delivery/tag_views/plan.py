@@ -57,7 +57,7 @@ class PlanInputs:
     view_columns: Mapping[str, str]
     # Slices that builds have filled with late rows, up to the watermarks, in time order.
     late: Sequence[Part] = ()
-    # Open holds that are to be judged again.
+    # Open holds that are judged again, and their slices, from the first gap of a tag to its watermark.
     looks: Sequence[HoldRecheck] = ()
     # Slices after the watermarks, in time order.
     new: Iterable[Part] = ()
@@ -66,9 +66,7 @@ class PlanInputs:
     # Rows that the view has now in the look-back window of each watermark.
     window_rows: Iterable[tuple[Watermark, int]] = ()
     look_back: Iterable[Part] = ()
-    # `looks` in groups, those with the latest gaps first, and the slices up to the watermark that a group needs
-    # besides those of the groups before it.
-    of_holds: Iterable[tuple[Sequence[HoldRecheck], Sequence[Part]]] = ()
+    of_holds: Iterable[Part] = ()
     # The remaining TTL of the earliest held row of each tag.
     held_ttls: Iterable[tuple[str, int]] = ()
 
@@ -105,7 +103,7 @@ class _Draft:
     again: list[Part] = field(default_factory=list)
     late_left: dict[str, int] = field(default_factory=dict)
     look_back: dict[str, list[HourRows]] = field(default_factory=dict)
-    looks: list[HoldRecheck] = field(default_factory=list)
+    looks: Sequence[HoldRecheck] = ()
     filled_tags: list[str] = field(default_factory=list)
     more: bool = False
 
@@ -128,10 +126,9 @@ def make_plan(inputs: PlanInputs) -> Plan | None:
         or _look_back_is_due(inputs)
     ):
         return None
-    _add_holds(inputs, draft)
-    for parts in (inputs.look_back, inputs.late):
+    for parts in (inputs.look_back, inputs.of_holds, inputs.late):
         draft.again.extend(parts)
-    draft.filled_tags = sorted({tag for tag, _ in inputs.late})
+    draft.looks, draft.filled_tags = inputs.looks, sorted({tag for tag, _ in inputs.late})
     return _document(inputs, draft, reread=False)
 
 
@@ -242,22 +239,6 @@ def _add_late_hours(inputs: PlanInputs, draft: _Draft) -> None:
         rows += total
         draft.again.extend((tag, part) for part in parts if part.rows)
         draft.look_back.setdefault(tag, []).append(HourRows(begin=begin, rows=total))
-
-
-def _add_holds(inputs: PlanInputs, draft: _Draft) -> None:
-    """Add the holds to judge again, with the slices that they need.
-
-    Takes at most max_rows_per_run rows in max_slices_per_run slices, but at least one group; a hold is judged with
-    all rows from its gap to the watermark, or rows behind those would be lost. The next plan finds the others.
-    """
-    rows, slices, pipeline = 0, 0, inputs.pipeline
-    for looks, parts in inputs.of_holds:
-        rows, slices = rows + sum(part.rows for _, part in parts), slices + len(parts)
-        if draft.looks and (slices > pipeline.max_slices_per_run or rows > pipeline.max_rows_per_run):
-            draft.more = True
-            return
-        draft.looks.extend(looks)
-        draft.again.extend(parts)
 
 
 def _look_back_is_due(inputs: PlanInputs) -> bool:

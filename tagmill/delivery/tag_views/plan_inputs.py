@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import islice
 
 import structlog
 
 from tagmill.delivery.tag_views import holds as hold_looks
 from tagmill.delivery.tag_views.future_watermarks import brought_back
 from tagmill.delivery.tag_views.look_back import HOUR_MS, LookBack, part_of
-from tagmill.delivery.tag_views.model import HoldRecheck, Slice
+from tagmill.delivery.tag_views.model import Slice
 from tagmill.delivery.tag_views.plan import Part, PlanInputs, ViewCoverage, late_fitting, reread_range
 from tagmill.domain import time_buckets as bucket_rules
 from tagmill.domain.timeuuid import from_datetime, to_datetime
@@ -82,6 +82,9 @@ class InputReader:
                 self.ledger, self.views, inputs.name, self.pipeline, list(inputs.tags), inputs.now
             )
         )
+        first_gaps: dict[str, int] = {}
+        for look, from_ticks in looks:
+            first_gaps[look.tag] = min(from_ticks, first_gaps.get(look.tag, from_ticks))
         return replace(
             inputs,
             looks=[look for look, _ in looks],
@@ -89,7 +92,7 @@ class InputReader:
             late_hours=self._late_hours(),
             window_rows=self._window_rows(),
             look_back=self._look_back(),
-            of_holds=self._of_holds(looks),
+            of_holds=self._up_to_watermarks(first_gaps),
         )
 
     def range_parts(self, start: datetime, end: datetime) -> Iterator[Part]:
@@ -250,25 +253,6 @@ class InputReader:
             for bucket in self._buckets(tag, from_ticks, filled=True)
         )
         yield from self._counted((tag, part) for tag, part in parts if part)
-
-    def _of_holds(
-        self, looks: Sequence[tuple[HoldRecheck, int]]
-    ) -> Iterator[tuple[list[HoldRecheck], list[Part]]]:
-        """Yield the holds of a tag whose gaps begin at one tick, the latest first, and the slices with rows from there
-        to those of the tag that were yielded before, the first time to its watermark.
-        """
-        first: dict[str, int] = {}
-        for look, from_ticks in looks:
-            first[look.tag] = min(from_ticks, first.get(look.tag, from_ticks))
-        reached = {tag: self.base.marks[tag].ticks for tag in first if tag in self.base.marks}
-        buckets = {tag: self._buckets(tag, first[tag], filled=True) for tag in reached}
-        ordered = sorted(looks, key=lambda item: (-item[1], item[0].tag))
-        for (from_ticks, tag), same in groupby(ordered, key=lambda item: (item[1], item[0].tag)):
-            until = reached.get(tag, from_ticks - 1)
-            parts = (self._slice(bucket, from_ticks - 1, until) for bucket in buckets.get(tag, ()))
-            counted = self._counted((tag, part) for part in parts if part)
-            yield [look for look, _ in same], list(counted)
-            reached[tag] = min(until, from_ticks - 1)
 
     def _late_hours(self) -> Iterator[tuple[str, int, list[Slice]]]:
         """Yield the hours before the watermarks to which rows have come.

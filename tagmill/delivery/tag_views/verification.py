@@ -58,8 +58,8 @@ def tag_table(
 ) -> list[dict[str, Any]]:
     """Return one line per tag with its counts, its verdict and the verdict's level.
 
-    Columns: tag, in_view (rows old enough to be read) and cleaned (None if not counted), delivered, held, batches, clickhouse_rows,
-    expired, verdict, level. `count_view` counts the view's rows on the server, and those that cleanups have
+    Columns: tag, in_view (rows old enough to be read) and cleaned (None if not counted), delivered, held,
+    batches, clickhouse_rows, expired, verdict, level. `count_view` counts the view's rows on the server, and those that cleanups have
     deleted of it. `verify` reads every row in ClickHouse again (see `check`), and records the result in the
     ledger.
     """
@@ -73,7 +73,8 @@ def tag_table(
         at = now(ledger)
         # The view is counted first, since that takes longest: what is compared with ClickHouse is read next to it.
         until = _until(workspace)
-        ends = _ends(chosen, ledger.delivered.watermarks(pipeline), until)
+        before = ledger.delivered.watermarks(pipeline)
+        ends = _ends(chosen, before, until)
         buckets = _rows_by_bucket(workspace, ends) if count_view else {}
         in_view = {tag: sum(rows.values()) for tag, rows in buckets.items()}
         beyond = _beyond(workspace, clickhouse, buckets, ends)
@@ -126,6 +127,7 @@ def tag_table(
                 obstacles=obstacles,
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
+                delivered_before=before[tag].delivered if tag in before else 0,
                 unread=unread[tag],
                 undelivered=beyond[tag][0] - lacking if count_view else 0,
                 lost=beyond[tag][1] - cleaned[tag] if count_view else 0,

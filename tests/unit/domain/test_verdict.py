@@ -161,7 +161,7 @@ CASES = {
         "3 in the view not delivered",
     ),
     "as many gone as wait": (
-        Facts(delivered=5, stored=5, unread=3, at_source=5, verified=AT),
+        Facts(delivered=5, delivered_before=5, stored=5, unread=3, at_source=5, verified=AT),
         Level.WAITING,
         "3 in the view not delivered; the view has 3 rows fewer than were delivered",
     ),
@@ -223,7 +223,7 @@ CASES = {
         "counts agree; 4 dead letters",
     ),
     "view shrank": (
-        Facts(delivered=16, stored=16, at_source=11, verified=AT),
+        Facts(delivered=16, delivered_before=16, stored=16, at_source=11, verified=AT),
         Level.APART,
         "exactly once, checked at 2026-11-25 14:02:11; the view has 5 rows fewer than were delivered",
     ),

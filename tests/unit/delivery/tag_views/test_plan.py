@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -328,7 +327,7 @@ def test_changed_hold_is_planned_without_new_rows() -> None:
         inputs(
             mark(23),
             looks=[LOOK],
-            of_holds=[([LOOK], [whole(5, 3)])],
+            of_holds=[whole(5, 3)],
             look_back=[window],
             held_ttls=[("t", 9), ("u", 1)],
         )
@@ -337,21 +336,6 @@ def test_changed_hold_is_planned_without_new_rows() -> None:
     ((part,),) = [unit.slices for unit in plan.units]
     assert part.whole and part.timebucket == bucket(5)
     assert plan.held_ttl_seconds == {"t": 9}
-
-
-@pytest.mark.parametrize(
-    ("limits", "taken"),
-    [({}, 3), ({"max_rows_per_run": 8}, 2), ({"max_slices_per_run": 1}, 1), ({"max_rows_per_run": 1}, 1)],
-    ids=["all fit", "rows", "slices", "first alone is too large"],
-)
-def test_holds_beyond_a_run_are_left(limits: dict[str, Any], taken: int) -> None:
-    """A plan takes as many holds as fit with all their slices, but one at least; the next plan finds the others."""
-    looks = [LOOK.model_copy(update={"persistence_id": f"p-{n}"}) for n in range(3)]
-    groups = [([look], [whole(9 - at, 4)]) for at, look in enumerate(looks)]
-    plan = make_plan(inputs(mark(23), settings=pipeline(**limits), looks=looks, of_holds=groups))
-    assert plan is not None and plan.holds == looks[:taken] and plan.more is (taken < 3)
-    read = {part.timebucket for unit in plan.units for part in unit.slices}
-    assert read == {bucket(9 - at) for at in range(taken)}
 
 
 @given(hours=st.lists(st.tuples(st.integers(0, 22), st.floats(0, 1), st.floats(0, 1)), max_size=12))
@@ -366,7 +350,7 @@ def test_overlapping_slices_are_read_once(hours: list[tuple[int, float, float]])
             mark(23),
             looks=[LOOK],
             look_back=parts[::3],
-            of_holds=[([LOOK], parts[1::3])],
+            of_holds=parts[1::3],
             late=parts[2::3],
         )
     )
