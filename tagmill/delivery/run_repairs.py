@@ -197,7 +197,6 @@ def take_out_voided(
     workspace: Workspace,
     action: OperatorAction,
     clickhouse: ClickHouse,
-    table: str,
     run: int,
     batch_id: UUID,
     *,
@@ -208,7 +207,7 @@ def take_out_voided(
     Other batches have the events. Raises GuardRefused if one of them is in no other batch, or the batch is not
     VOIDED, StoreUnavailable if ClickHouse still has rows of the batch.
     """
-    ledger, name = workspace.ledger, workspace.name
+    ledger, name, table = workspace.ledger, workspace.name, workspace.delivering.destination
     said = f"batch {batch_id} of run {run}, pipeline {name},"
     _, batch = batch_of(ledger, name, run, batch_id)
     with about(pipeline=name, run=run, batch=batch_id):

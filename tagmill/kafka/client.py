@@ -443,16 +443,17 @@ class Kafka:
             return RecordsLost(
                 f"{self.where}: records went while they were read. Nothing was sealed; run it again"
             )
-        text = f"{self.where}: {cause.str().strip()}{done or '. Nothing was done'}"
+        said = f"{self.where}: {cause.str().strip()}{done}"
+        with_state = said if done else f"{said}. Nothing was done"
         if cause.code() == KafkaError._INVALID_ARG or cause.code() in REFUSED:
             return ConfigurationError(
-                f"{text}; correct [kafka], its user name and password, or the user's rights"
+                f"{with_state}; correct [kafka], its user name and password, or the user's rights"
             )
         if cause.code() in UNKNOWN:
-            return ConfigurationError(f"{text}; correct the topics of [pipelines], or the user's rights")
-        return StoreUnavailable(
-            f"{self.where}: {cause.str().strip()}{done}. Every step is safe to repeat: run the same command again"
-        )
+            return ConfigurationError(
+                f"{with_state}; correct the topics of [pipelines], or the user's rights"
+            )
+        return StoreUnavailable(f"{said}. Every step is safe to repeat: run the same command again")
 
 
 def _produce(

@@ -127,6 +127,7 @@ class CleanupLog:
         found, done = 0, dict[tuple[BucketSize, int], datetime]()
         for key, size in sorted(sizes.items(), key=lambda one: _length(one[1]), reverse=True):
             begin = size.start(from_ticks)
+            larger = [one for one in BucketSize if _length(one) > _length(size)]
             if size == smallest:
                 # No larger partition includes what lies before the first of them, so the server sums that up.
                 first = max(begin, min((bucket for _, bucket in done), default=before))
@@ -134,7 +135,6 @@ class CleanupLog:
                 begin = first
             for row in self._done(key, tag, begin, before) if begin < before else ():
                 ticks, at = first_ticks(row.timebucket), utc(row.cleaned_at)
-                larger = [one for one in BucketSize if _length(one) > _length(size)]
                 is_included = any(done.get((one, one.start(ticks)), at) > at for one in larger)
                 if _length(size) <= _length(largest) and not is_included:
                     found += row.rows

@@ -78,11 +78,22 @@ def _started(process: psutil.Process) -> float:
 
 def living_holder(cassandra: Cassandra, keyspace: str, pipeline: str) -> str | None:
     """Return the owner that has a pipeline's lease; None if it is free, or its process is known to have ended."""
-    rows = cassandra.execute(
-        f"SELECT owner FROM {identifiers.cql(keyspace)}.leases WHERE pipeline = ?", pipeline
-    )
-    owner = ATTEMPT.sub("", rows[0].owner) if rows else None
+    attempt = _holding_attempt(cassandra, _table(keyspace), pipeline)
+    owner = None if attempt is None else _owner_of(attempt)
     return None if owner is None or is_dead(owner) else owner
+
+
+def _table(keyspace: str) -> str:
+    return f"{identifiers.cql(keyspace)}.leases"
+
+
+def _holding_attempt(cassandra: Cassandra, table: str, pipeline: str) -> str | None:
+    rows = cassandra.execute(f"SELECT owner FROM {table} WHERE pipeline = ?", pipeline)
+    return rows[0].owner if rows else None
+
+
+def _owner_of(attempt: str) -> str:
+    return ATTEMPT.sub("", attempt)
 
 
 class Lease:
@@ -90,7 +101,7 @@ class Lease:
 
     def __init__(self, cassandra: Cassandra, keyspace: str, pipeline: str, owner: str, seconds: int) -> None:
         self.cassandra = cassandra
-        self.table = f"{identifiers.cql(keyspace)}.leases"
+        self.table = _table(keyspace)
         self.schema = SchemaSteps(cassandra, keyspace)
         self.pipeline = pipeline
         self.owner = owner
@@ -125,12 +136,11 @@ class Lease:
     def holder(self) -> str | None:
         """Return the owner that has the lease; None: it is free."""
         attempt = self.holding_attempt()
-        return None if attempt is None else ATTEMPT.sub("", attempt)
+        return None if attempt is None else _owner_of(attempt)
 
     def holding_attempt(self) -> str | None:
         """Return the attempt that has the lease, which begins with its owner; None: it is free."""
-        rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
-        return rows[0].owner if rows else None
+        return _holding_attempt(self.cassandra, self.table, self.pipeline)
 
     def require(self) -> None:
         """Raise LeaseTaken if the lease was lost since it was taken, as by a process that slept, or to another
@@ -236,7 +246,7 @@ class Lease:
         attempt = self.holding_attempt()
         if attempt is None:
             return False
-        owner = ATTEMPT.sub("", attempt)
+        owner = _owner_of(attempt)
         may_take = attempt == self.attempt or (from_own and owner == self.owner) or is_dead(owner)
         return may_take and self._taken_from(attempt)
 

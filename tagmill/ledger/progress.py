@@ -6,7 +6,7 @@ ForeignWriteTime says that another program's write outranks it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby, islice
@@ -161,10 +161,9 @@ class ProgressStore:
             values(),
             concurrency=READS_AT_ONCE,
         )
-        lives: Mapping[Key, int] | None = None
         for rows in results:
             known = {row.persistence_id: row for row in rows}
-            lives = self.lives(pipeline) if lives is None else lives
+            lives = self.lives(pipeline)
             for tag, persistence_id in asked.popleft():
                 row = known.get(persistence_id)
                 life_from = lives.get((tag, persistence_id), 0)

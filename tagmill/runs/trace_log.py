@@ -1,7 +1,7 @@
 """Write the trace behind a one-line error into a file that only its owner and group can read.
 
-The files are in `_logs` below a storage root that is or can be a folder, else in $XDG_STATE_HOME/tagmill/logs of this
-machine.
+The files are in `_logs` below a storage root that is or can be a folder, else in $XDG_STATE_HOME/tagmill/logs of
+this machine.
 """
 
 import os

@@ -224,13 +224,7 @@ class Interventions(OperatorAction):
         with self.at_work() as workspace, workspace.clickhouse() as clickhouse:
             self._none_open(workspace)
             return take_out_voided(
-                workspace,
-                self,
-                clickhouse,
-                self.pipeline.destination,
-                run,
-                batch_id,
-                despite_views=self.despite_views,
+                workspace, self, clickhouse, run, batch_id, despite_views=self.despite_views
             )
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:

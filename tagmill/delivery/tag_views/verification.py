@@ -222,12 +222,7 @@ def _rows_by_bucket(workspace: Workspace, ends: Mapping[str, int]) -> dict[str, 
         for bucket in buckets[tag]
         if (part := part_of(chosen.bucket_size, bucket, chosen.start_ticks(tag) - 1, ends[tag]))
     ]
-    counted: dict[str, dict[int, int]] = {tag: {} for tag in chosen.tags}
-    for (tag, bucket, *_), (rows, _) in zip(
-        parts, Views(workspace.cassandra, chosen.journal).count(parts), strict=True
-    ):
-        counted[tag][bucket] = rows
-    return counted
+    return _counted(workspace, parts)
 
 
 def _beyond(
@@ -269,15 +264,15 @@ def _unread(workspace: Workspace, marks: Mapping[str, Watermark], until: int) ->
     for tag in marks.keys() & set(chosen.tags):
         buckets = range(size.start(marks[tag].ticks), size.start(until) + 1, size.milliseconds)
         parts += [(tag, bucket, marks[tag].ticks, until) for bucket in buckets[:BUCKETS_AHEAD]]
-    return _counted(workspace.ledger, chosen, parts)
+    return {tag: sum(rows.values()) for tag, rows in _counted(workspace, parts).items()}
 
 
-def _counted(ledger: Ledger, pipeline: PipelineSettings, parts: Sequence[Part]) -> dict[str, int]:
-    """Return by tag how many rows of the view these parts have."""
-    counted = dict.fromkeys(pipeline.tags, 0)
-    counts = Views(ledger.cassandra, pipeline.journal).count(parts)
-    for (tag, *_), (rows, _) in zip(parts, counts, strict=True):
-        counted[tag] += rows
+def _counted(workspace: Workspace, parts: Sequence[Part]) -> dict[str, dict[int, int]]:
+    """Return by tag and timebucket how many rows of the view these parts have, one a timebucket."""
+    counted: dict[str, dict[int, int]] = {tag: {} for tag in workspace.pipeline.tags}
+    counts = Views(workspace.cassandra, workspace.pipeline.journal).count(parts)
+    for (tag, bucket, *_), (rows, _) in zip(parts, counts, strict=True):
+        counted[tag][bucket] = rows
     return counted
 
 

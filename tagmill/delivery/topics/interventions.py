@@ -109,13 +109,7 @@ class TopicInterventions(OperatorAction):
         ):
             workspace.ledger.require_none_open(self.name)
             return take_out_voided(
-                workspace,
-                self,
-                clickhouse,
-                self.pipeline.destination,
-                run,
-                batch_id,
-                despite_views=self.despite_views,
+                workspace, self, clickhouse, run, batch_id, despite_views=self.despite_views
             )
 
     def accept_journal(self) -> str:

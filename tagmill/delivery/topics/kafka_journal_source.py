@@ -2,9 +2,9 @@
 
 metajournal names the ids that a record of the run's ranges, or a later one, has touched. The new events of an
 id are its last ones, so they are searched from its end. Two writers of an id that are active at once (a fork)
-leave new events below old ones, so the search passes some old ones (docs/decisions/0118). Delivered are the events that the journal's own
-readers see: none up to delete_to, and none of an earlier life (an orphan that an interrupted purge has left),
-whichever sequence numbers are skipped.
+leave new events below old ones, so the search passes some old ones (docs/decisions/0118). Delivered are the
+events that the journal's own readers see: none up to delete_to, and none of an earlier life (an orphan that an
+interrupted purge has left), whichever sequence numbers are skipped.
 """
 
 import json

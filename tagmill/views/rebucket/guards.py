@@ -53,23 +53,17 @@ def must_be_finished(
     """Raise WorkUnfinished while a run, a cleanup or a build is half done, since each knows the view by its old
     buckets.
     """
-    way = f"{untouched}; finish it first:"
     CleanupLog(workspace.cassandra, workspace.ledger_keyspace, journal, source).require_finished(
         workspace.settings, untouched
     )
     for name in pipelines:
-        if row := workspace.ledger.open_run(name):
-            raise WorkUnfinished(
-                f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run "
-                f"deliver --pipeline {name}",
-                pipeline=name,
-                run=row.run,
-            )
+        workspace.ledger.require_none_open(name, untouched)
     newest = workspace.journal_store(Builds).newest()
     if newest and newest.state != BuildState.DONE:
         builder = workspace.settings.builder(journal) or workspace.name
         raise WorkUnfinished(
-            f"build {newest.build} of journal {journal} is not finished. {way} tagmill views build --pipeline {builder}",
+            f"build {newest.build} of journal {journal} is not finished. {untouched}; finish it first: tagmill views "
+            f"build --pipeline {builder}",
             pipeline=builder,
         )
 
